@@ -28,10 +28,21 @@ const LongestLease = 30 * time.Second
 // clock: the clocks of other machines do not matter. Every replica runs it, so that a new
 // leader knows at once whose agents are alive. What it knows is lost with the process:
 // after a start agents count as expired until their Leases are first seen.
+//
+// It measures no time in which this process hears of no Lease, and so does not know whether agents renew: be it
+// that the API server is away, that a watch is lost, or that the process was stopped. The leading manager renews
+// its own Lease so often that it hears of that one whenever it can. No Lease expires in such a quiet, and each
+// that had not expired before lasts for its whole duration again when the quiet ends.
 type Liveness struct {
 	now func() time.Time
 
 	mu sync.Mutex
+	// leaderRenewTime is what the Lease of the leading manager says, and isLeaderHeard means that this process has
+	// heard of a renewal of that one. Without an election there is none.
+	leaderRenewTime time.Time
+	isLeaderHeard   bool
+	// heardAt is when this process last heard of a renewal of any Lease.
+	heardAt time.Time
 	// leases are by node, until the node's Lease is deleted.
 	leases map[string]*observedLease
 	// limits is by node, of the nodes that SetHeartbeats was last called with.
@@ -43,12 +54,11 @@ type Liveness struct {
 
 // observedLease is what is known of the Lease of one node's agent.
 type observedLease struct {
-	node        string
-	renewTime   time.Time     // what the Lease says; only compared for equality
-	lastRenewal time.Time     // when renewTime last changed, on our clock
-	countsFrom  time.Time     // lastRenewal, or when a watch that had stopped went on after it
-	duration    time.Duration // what the Lease says
-	signalled   placement.Liveness
+	node       string
+	renewTime  time.Time     // what the Lease says; only compared for equality
+	countsFrom time.Time     // when renewTime last changed, or when a quiet ended after that; on our clock
+	duration   time.Duration // what the Lease says
+	signalled  placement.Liveness
 }
 
 // leaseLimit is how long a Lease may last at the most, whatever its agent says.
@@ -112,6 +122,12 @@ func (l *Liveness) observeLease(obj any) {
 	if !ok || lease.Spec.RenewTime == nil {
 		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lease.Name == LeaderLease && !l.leaderRenewTime.Equal(lease.Spec.RenewTime.Time) {
+		l.isLeaderHeard, l.leaderRenewTime = !l.leaderRenewTime.IsZero(), lease.Spec.RenewTime.Time
+		l.noteHeard()
+	}
 	node, isAgents := strings.CutPrefix(lease.Name, v1.LeasePrefix)
 	if !isAgents {
 		return
@@ -120,8 +136,6 @@ func (l *Liveness) observeLease(obj any) {
 	if s := lease.Spec.LeaseDurationSeconds; s != nil {
 		duration = time.Duration(*s) * time.Second
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	f, known := l.leases[node]
 	if !known {
 		f = &observedLease{node: node}
@@ -129,41 +143,24 @@ func (l *Liveness) observeLease(obj any) {
 	}
 	f.duration = duration
 	if !f.renewTime.Equal(lease.Spec.RenewTime.Time) {
-		now := l.now()
-		if l.areAllExpired() {
-			l.restartAfterGap(now)
-		}
-		f.renewTime, f.lastRenewal, f.countsFrom = lease.Spec.RenewTime.Time, now, now
+		l.noteHeard()
+		f.renewTime, f.countsFrom = lease.Spec.RenewTime.Time, l.heardAt
 	}
 	l.signalChange(f)
 }
 
-// areAllExpired reports whether every agent there was has expired.
-func (l *Liveness) areAllExpired() bool {
-	for _, f := range l.leases {
-		if l.livenessBy(f) != placement.Expired {
-			return false
+// noteHeard notes that this process has heard of a renewal. After a quiet each Lease that had not expired lasts
+// for its whole duration again: agents could not renew either, if it was the API server that was away.
+func (l *Liveness) noteHeard() {
+	now := l.now()
+	if l.measuredAt().Before(now) {
+		for _, f := range l.leases {
+			if l.livenessBy(f) != placement.Expired {
+				f.countsFrom = now
+			}
 		}
 	}
-	return true
-}
-
-// restartAfterGap gives agents time again, when the first of them renews after all had
-// expired: it was the watch that had stopped, more likely than the agents. An agent that had
-// expired before the last of them renewed has stopped by itself, and gets no time.
-func (l *Liveness) restartAfterGap(now time.Time) {
-	var gapStart time.Time
-	for _, f := range l.leases {
-		if f.lastRenewal.After(gapStart) {
-			gapStart = f.lastRenewal
-		}
-	}
-	for _, f := range l.leases {
-		if gapStart.Sub(f.lastRenewal) < l.leaseDurationOf(f, gapStart) {
-			f.countsFrom = now
-			l.signalChange(f)
-		}
-	}
+	l.heardAt = now
 }
 
 // forgetLease drops a Lease that is deleted, as its Node is.
@@ -222,6 +219,15 @@ func (l *Liveness) leaseDurationOf(f *observedLease, now time.Time) time.Duratio
 	return min(f.duration, l.leaseLimitOf(f.node).at(now))
 }
 
+// measuredAt returns the time by which Leases expire: now, or when a quiet began that has not ended.
+func (l *Liveness) measuredAt() time.Time {
+	now := l.now()
+	if quietAt := l.heardAt.Add(quietAfter); l.isLeaderHeard && quietAt.Before(now) {
+		return quietAt
+	}
+	return now
+}
+
 // SilentFor is for how long a node's agent has not renewed its Lease, as far as this
 // process has seen.
 func (l *Liveness) SilentFor(node string) time.Duration {
@@ -232,14 +238,13 @@ func (l *Liveness) SilentFor(node string) time.Duration {
 	if !known {
 		return always
 	}
-	return l.now().Sub(f.countsFrom)
+	return l.measuredAt().Sub(f.countsFrom)
 }
 
 // livenessBy judges an agent by its Lease, as it is now.
 func (l *Liveness) livenessBy(f *observedLease) placement.Liveness {
-	now := l.now()
-	duration := l.leaseDurationOf(f, now)
-	switch age := now.Sub(f.countsFrom); {
+	duration := l.leaseDurationOf(f, l.now())
+	switch age := l.measuredAt().Sub(f.countsFrom); {
 	case age >= duration:
 		return placement.Expired
 	case age >= duration*2/3:

@@ -77,89 +77,138 @@ func TestLiveness(t *testing.T) {
 	}
 }
 
-// TestLivenessAfterGap checks that a watch that had stopped does not make all
-// agents but the first heard of seem dead.
-func TestLivenessAfterGap(t *testing.T) {
-	now := time.Unix(1000, 0)
-	l := NewLiveness(func() time.Time { return now })
-	lease := func(node string, at int64) *coordinationv1.Lease {
-		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-" + node}, Spec: coordinationv1.LeaseSpec{
-			RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(at, 0))), LeaseDurationSeconds: ptr.To[int32](3)}}
+// leaseWatch is what a manager's watch of Leases hears, by a clock that is moved by hand. The manager leads.
+type leaseWatch struct {
+	*Liveness
+	now      time.Time
+	renewals int64
+}
+
+func newLeaseWatch() *leaseWatch {
+	w := &leaseWatch{now: time.Unix(1000, 0)}
+	w.Liveness = NewLiveness(func() time.Time { return w.now })
+	return w
+}
+
+// hear hears of a renewal of each of some Leases. A manager and its agents have other clocks.
+func (w *leaseWatch) hear(leases ...string) {
+	for _, name := range leases {
+		w.renewals++
+		w.observeLease(leaseAt(name, w.renewals))
 	}
-	expect := func(when string, node1, node2 placement.Liveness) {
-		t.Helper()
-		if a, b := l.LivenessOf("node1"), l.LivenessOf("node2"); a != node1 || b != node2 {
-			t.Errorf("%s: %v and %v", when, a, b)
+}
+
+func leaseAt(name string, renewal int64) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{
+		RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewal, 0))), LeaseDurationSeconds: ptr.To[int32](3)}}
+}
+
+// pass lets some seconds pass, in which the leader renews its Lease as often as it does, and agents renew
+// theirs each second.
+func (w *leaseWatch) pass(seconds int, agents ...string) {
+	for range seconds {
+		for range time.Second / LeaderRetryPeriod {
+			w.now = w.now.Add(LeaderRetryPeriod)
+			w.hear(LeaderLease)
+		}
+		w.hear(agents...)
+	}
+}
+
+func (w *leaseWatch) expect(t *testing.T, when string, want map[string]placement.Liveness) {
+	t.Helper()
+	for node, liveness := range want {
+		if got := w.LivenessOf(node); got != liveness {
+			t.Errorf("%s: %s is %v, want %v", when, node, got, liveness)
 		}
 	}
-	l.observeLease(lease("node1", 1))
-	l.observeLease(lease("node2", 1))
-	expect("at first", placement.Fresh, placement.Fresh)
-	now = now.Add(time.Minute)
-	expect("in the gap", placement.Expired, placement.Expired)
-	l.observeLease(lease("node1", 2))
-	expect("after the gap", placement.Fresh, placement.Fresh)
-	now = now.Add(2 * time.Second)
-	l.observeLease(lease("node1", 3))
-	now = now.Add(time.Second)
-	expect("where one does not come back", placement.Fresh, placement.Expired)
-	l.observeLease(lease("node1", 4))
-	expect("and stays away", placement.Fresh, placement.Expired)
-	l.forgetLease(lease("node2", 1))
-	if len(l.leases) != 1 {
-		t.Errorf("what is gone is remembered: %v", l.leases)
+}
+
+// TestFaultLivenessInQuiet checks that no Lease expires while the manager hears of no Lease, whatever the cause, and
+// that each agent has the time of its Lease once the manager hears of some again. This test shows the row "a
+// manager hears of no Lease for a while: the API server is away, a watch is lost, the manager was stopped" of
+// docs/trust.md.
+func TestFaultLivenessInQuiet(t *testing.T) {
+	for _, quiet := range []time.Duration{2 * time.Second, 4 * time.Second, time.Hour} {
+		for _, first := range []string{LeaderLease, "purelb-node1"} {
+			w := newLeaseWatch()
+			w.hear("purelb-node1", "purelb-node2", "purelb-dead")
+			w.pass(10, "purelb-node1", "purelb-node2")
+			w.expect(t, "at first", map[string]placement.Liveness{
+				"node1": placement.Fresh, "node2": placement.Fresh, "dead": placement.Expired,
+			})
+			for range quiet / time.Second {
+				w.now = w.now.Add(time.Second)
+				w.SignalChanges()
+				w.observeLease(leaseAt("purelb-node1", w.renewals-1)) // as a resync does
+				for _, node := range []string{"node1", "node2"} {
+					if w.LivenessOf(node) == placement.Expired || w.SilentFor(node) >= 3*time.Second {
+						t.Fatalf("%s has expired, and is silent for %s, in a quiet of %s", node, w.SilentFor(node), quiet)
+					}
+				}
+			}
+			w.hear(first)
+			w.expect(t, "after the quiet", map[string]placement.Liveness{
+				"node1": placement.Fresh, "node2": placement.Fresh, "dead": placement.Expired,
+			})
+			w.pass(2, "purelb-node1")
+			w.expect(t, "two seconds later", map[string]placement.Liveness{"node1": placement.Fresh, "node2": placement.Late})
+			w.pass(1, "purelb-node1")
+			w.expect(t, "where one does not come back", map[string]placement.Liveness{
+				"node1": placement.Fresh, "node2": placement.Expired, "dead": placement.Expired,
+			})
+		}
+	}
+}
+
+// TestLeaseExpiresInTime checks that an agent's Lease expires in time if the manager hears of its own Lease
+// alone, of that of one other agent, or of those of agents that renew every ten seconds.
+func TestLeaseExpiresInTime(t *testing.T) {
+	for name, pass := range map[string]func(w *leaseWatch, seconds int){
+		"its own":       func(w *leaseWatch, seconds int) { w.pass(seconds) },
+		"another agent": func(w *leaseWatch, seconds int) { w.pass(seconds, "purelb-node2") },
+		"no leader, another agent": func(w *leaseWatch, seconds int) {
+			for range seconds {
+				w.now = w.now.Add(time.Second)
+				w.hear("purelb-node2")
+			}
+		},
+		"no election": func(w *leaseWatch, seconds int) { w.now = w.now.Add(time.Duration(seconds) * time.Second) },
+	} {
+		w := newLeaseWatch()
+		w.hear(LeaderLease) // of an earlier election, if there is none
+		if name != "no election" {
+			w.hear(LeaderLease)
+		}
+		w.hear("purelb-node1", "purelb-node2")
+		pass(w, 2)
+		w.expect(t, name+", two seconds", map[string]placement.Liveness{"node1": placement.Late})
+		pass(w, 1)
+		w.expect(t, name+", three seconds", map[string]placement.Liveness{"node1": placement.Expired})
+		w.forgetLease(leaseAt("purelb-node1", 0))
+		if len(w.leases) != 1 {
+			t.Errorf("what is gone is remembered: %v", w.leases)
+		}
 	}
 }
 
 // TestFaultAgentDeadForLong has one of two agents be dead for an hour, and the other one be
-// replaced, a few times: that no Lease is renewed meanwhile does not revive the dead one. This test
+// replaced, a few times: that no agent renews meanwhile does not revive the dead one. This test
 // shows the row "its agent has been dead for long, and the last of the others is replaced" of
 // docs/trust.md.
 func TestFaultAgentDeadForLong(t *testing.T) {
-	now := time.Unix(1000, 0)
-	l := NewLiveness(func() time.Time { return now })
-	renewals := int64(0)
-	renew := func(node string) {
-		renewals++
-		l.observeLease(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-" + node},
-			Spec: coordinationv1.LeaseSpec{
-				RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](3)}})
-	}
-	died := now
-	renew("dead")
-	renew("good")
-	for range 3600 {
-		now = now.Add(time.Second)
-		renew("good")
-	}
+	w := newLeaseWatch()
+	w.hear("purelb-dead", "purelb-good")
+	died := w.now
+	w.pass(3600, "purelb-good")
 	for replacement := range 3 {
-		now = now.Add(4 * time.Second)
-		renew("good")
-		if got := l.LivenessOf("good"); got != placement.Fresh {
-			t.Errorf("replacement %d: the agent that is replaced is %v", replacement, got)
-		}
-		if got := l.LivenessOf("dead"); got != placement.Expired {
-			t.Errorf("replacement %d: the agent that is dead is %v", replacement, got)
-		}
-		if got, want := l.SilentFor("dead"), now.Sub(died); got != want {
+		w.pass(4)
+		w.expect(t, "all are dead", map[string]placement.Liveness{"good": placement.Expired, "dead": placement.Expired})
+		w.hear("purelb-good")
+		w.expect(t, "one is replaced", map[string]placement.Liveness{"good": placement.Fresh, "dead": placement.Expired})
+		if got, want := w.SilentFor("dead"), w.now.Sub(died); got != want {
 			t.Errorf("replacement %d: the agent that is dead is silent for %s, want %s", replacement, got, want)
 		}
-	}
-
-	now = now.Add(2 * time.Second)
-	renew("good")
-	renew("dead") // is back, and dies again
-	now = now.Add(time.Second)
-	renew("good")
-	now = now.Add(4 * time.Second)
-	renew("good") // it may have been the watch
-	if got := l.LivenessOf("dead"); got != placement.Fresh {
-		t.Errorf("an agent that renewed shortly before none did is %v after that", got)
-	}
-	now = now.Add(4 * time.Second)
-	renew("good") // it was not
-	if got := l.LivenessOf("dead"); got != placement.Expired {
-		t.Errorf("an agent that did not come back with the others is %v", got)
 	}
 }
 

@@ -92,6 +92,10 @@ const (
 	// listTimeout is for how long a new leader tries to list all Services before it gives
 	// its leadership up: another replica may reach the API server.
 	listTimeout = 30 * time.Second
+	// quietAfter is for how long a manager hears of no renewal of any Lease before it takes itself for the one
+	// that is cut off: three times the leader's period. An agent that renews its Lease each second has then
+	// renewed it less than a Lease of three seconds ago, even if it was late by half a second.
+	quietAfter = 3 * LeaderRetryPeriod
 	// silentAfter is how long an agent does not renew its Lease before its LBNodeAgent says so:
 	// about as long as the kubelet takes to find an agent not ready. An agent that restarts is
 	// silent for less.

@@ -78,13 +78,11 @@ func (p *placer) nameSuccessors() {
 }
 
 // remainingSuccessors returns the named successors that remain: those that pass the checks
-// for holding the address. One whose Lease has expired remains while the holder is late, too: then
-// it may be the manager that hears nothing, and does not know yet that this one has claimed the
-// address, which it withdraws when it is not named any more.
+// for holding the address.
 func (p *placer) remainingSuccessors(h *heldAddress) []v1.Successor {
 	return slices.DeleteFunc(p.withoutUnfit(h.stored.Spec.Successors, h.address), func(s v1.Successor) bool {
 		n := p.nodeByName[s.NodeName]
-		return n == h.holder || n.Liveness == Expired && h.holder.Liveness == Fresh
+		return n == h.holder || n.Liveness == Expired
 	})
 }
 

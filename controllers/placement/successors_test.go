@@ -100,10 +100,6 @@ func TestSuccessors(t *testing.T) {
 			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"},
 		},
 		{
-			name: "all stay while the holder is late", nodes: "a:late b:expired c d",
-			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"b 2, c 3"},
-		},
-		{
 			name: "a reserved epoch is not reserved again", nodes: "a b:expired c:expired d",
 			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"d 4"},
 		},
