@@ -17,21 +17,26 @@ type station struct {
 	// neighbours are what it has heard, and askedAt is when it last asked.
 	neighbours map[netip.Addr]neigh.MAC
 	askedAt    map[netip.Addr]time.Time
+	// has are the addresses for which it answers, with since when.
+	has map[netip.Addr]time.Time
 }
 
 // connectStation connects a client of a number to a segment.
 func (w *World) connectStation(on *Segment, name string, number byte) *station {
 	s := &station{
 		world: w, segment: on, mac: neigh.MAC{2, 0, 0, 0, 2, number}, neighbours: map[netip.Addr]neigh.MAC{},
-		askedAt: map[netip.Addr]time.Time{},
+		askedAt: map[netip.Addr]time.Time{}, has: map[netip.Addr]time.Time{},
 	}
 	s.port = on.Connect(name, s.receive)
 	return s
 }
 
-// receive notes where an address is. Only an answer tells of one that it has not asked for, and an
-// advertisement without the override flag changes nothing (RFC 4861, section 7.2.5).
+// receive answers for the addresses that it has, and notes where others are. Only an answer tells of one that it
+// has not asked for, and an advertisement without the override flag changes nothing (RFC 4861, section 7.2.5).
 func (s *station) receive(frame []byte) {
+	if addr, isAsked := askedFor(frame); isAsked && !s.has[addr].IsZero() {
+		s.port.Send(claimTo(frame, s.mac, addr))
+	}
 	m, err := neigh.Parse(frame)
 	if err != nil {
 		return

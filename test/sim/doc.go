@@ -22,6 +22,6 @@
 //
 // README.md says which law fails without which rule of the product.
 //
-// A History is what users, machines, a link and the control plane do, at random. The laws, in laws.go
-// and, of routers, in routing_laws.go, are checked after each happening.
+// A History is what users, machines, a link and the control plane do, at random. The laws, in laws.go,
+// claim_laws.go and, of routers, in routing_laws.go, are checked after each happening.
 package sim

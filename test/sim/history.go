@@ -200,6 +200,7 @@ func (h *History) begin(excuses excuses, what string, nodes []*Node, begin, end 
 	}
 	if excuses != nil {
 		excuses.begin(nodes...)
+		h.laws.claims.beginOutage()
 	}
 	if h.MaxTroubles == 1 {
 		h.calmUntil = time.Now().Add(h.Between(0, longTrouble))
@@ -207,6 +208,7 @@ func (h *History) begin(excuses excuses, what string, nodes []*Node, begin, end 
 	h.troubles[name] = func() error {
 		if excuses != nil {
 			excuses.end(nodes...)
+			h.laws.claims.endOutage()
 		}
 		return end()
 	}

@@ -42,6 +42,10 @@ import (
 //     apart from a while after interfaces have been renumbered. No node ever has an address on two interfaces.
 //  9. No epoch of an address is given to two nodes while any has an entry of it. Two managers that both lead for a
 //     moment may both give its first one.
+//  10. A node to which no manager has given a Local address, and which so claims it, gets it only if no station
+//     answers for it that the node hears, and that has answered for answersFor.
+//  11. While no manager works, a Local address is claimed twice at the most for each time that something goes wrong
+//     with nodes or links: by the two nodes that a manager has named for that.
 
 // maxAway bounds for how long a client does not reach an address.
 const maxAway = 1200 * time.Millisecond
@@ -76,6 +80,7 @@ type laws struct {
 	twoLedAt time.Time
 	// heldAt is when a node last answered for an address of a Service.
 	heldAt map[netip.Addr]map[*Node]time.Time
+	claims claimLaws
 	// isStrict means that laws 5 and 6 hold.
 	isStrict bool
 	// reachedAt is when the client reached an address for the first time, and awaySince since when it does not
@@ -97,6 +102,7 @@ func newLaws(c *Cluster) *laws {
 		heldAt: map[netip.Addr]map[*Node]time.Time{}, bothSince: map[netip.Addr]time.Time{},
 		epochs:    map[netip.Addr]map[int64][]string{},
 		reachedAt: map[netip.Addr]time.Time{}, awaySince: map[netip.Addr]time.Time{},
+		claims: newClaimLaws(),
 	}
 }
 
@@ -167,9 +173,12 @@ func (s spansByLink) isLately(n *Node) bool {
 }
 
 // isLately reports whether it is so of a node, or was lately.
-func (s spans) isLately(n *Node) bool {
+func (s spans) isLately(n *Node) bool { return s.wasWithin(n, lately) }
+
+// wasWithin reports whether it is so of a node, or was within a while until now.
+func (s spans) wasWithin(n *Node, while time.Duration) bool {
 	have := s[n]
-	return have != nil && (have.causes > 0 || time.Since(have.endedAt) < lately)
+	return have != nil && (have.causes > 0 || time.Since(have.endedAt) < while)
 }
 
 // inspect looks whether the laws hold.
@@ -183,6 +192,7 @@ func (l *laws) inspect() {
 	if leading > 1 {
 		l.twoLedAt = time.Now()
 	}
+	l.noteManagers()
 	if revision := l.cluster.Server.RevisionOf(&corev1.Service{}); l.servicesAt != revision {
 		l.servicesAt = revision
 		l.inspectOwners()
@@ -190,6 +200,7 @@ func (l *laws) inspect() {
 	if revision := l.cluster.Server.RevisionOf(&v1.Announcement{}); l.announcementsAt != revision {
 		l.announcementsAt = revision
 		l.inspectEpochs()
+		l.noteEntries()
 	}
 	if l.version == l.cluster.version && time.Since(l.lookedAt) < 100*time.Millisecond {
 		return
@@ -326,6 +337,7 @@ func (l *laws) inspectOwners() {
 			delete(l.bothSince, addr)
 			delete(l.reachedAt, addr)
 			delete(l.awaySince, addr)
+			l.claims.forget(addr)
 		}
 	}
 	l.owners = owners
@@ -351,6 +363,7 @@ func (l *laws) inspectHolders(addr netip.Addr, s *service) {
 			l.broken("%s, which hears nobody, has got %s", n.Name, addr)
 		}
 	}
+	l.inspectClaims(addr, holders)
 	l.holders[addr] = holders
 	l.inspectReach(addr, s)
 	for _, n := range holders {

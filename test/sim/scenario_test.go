@@ -190,13 +190,7 @@ func TestLeaderPausedInClaim(t *testing.T) {
 		}
 		for _, n := range h.Nodes {
 			if strings.HasPrefix(claimant, n.Name) {
-				starve := func(isStarved bool) func() error {
-					return doing(func() {
-						n.isAgentStarved = isStarved
-						n.SetCut(n.isCut)
-					})
-				}
-				h.begin(nil, "starved agent", []*Node{n}, starve(true), starve(false))
+				h.starve(n)
 			}
 		}
 		h.Run(30 * time.Second)
@@ -280,22 +274,11 @@ func TestDeletedAddressStaysAway(t *testing.T) {
 		if len(holders) != 1 {
 			t.Fatalf("%v is held by %v", addrs, namesOf(holders))
 		}
-		starve := func(isStarved bool) func() error {
-			return doing(func() {
-				for _, n := range others {
-					n.isAgentStarved = isStarved
-					n.SetCut(n.isCut)
-				}
-			})
-		}
-		h.begin(nil, "starved agents", others, starve(true), starve(false))
+		h.starve(others...)
 		h.Run(5 * time.Second)
 		h.deleteService()
 		h.Run(40 * time.Second) // in which they ask for it again
-		for _, n := range holders {
-			h.begin(h.laws.unreached, "no power", []*Node{n},
-				doing(func() { h.PowerOff(n) }), func() error { return h.PowerOn(n) })
-		}
+		h.losePower(holders[0])
 		h.Run(10 * time.Second)
 		for _, addr := range addrs {
 			if now := h.HoldersOf(addr); len(now) > 0 {
@@ -334,6 +317,118 @@ func TestSplitAndHealed(t *testing.T) {
 			if now := h.HoldersOf(addr); len(now) != 1 {
 				t.Errorf("%s is held by %v a second after the link is whole again", addr, namesOf(now))
 			}
+		}
+	})
+}
+
+// starve keeps the agents of nodes from the API server, whose answers they wait for, as a trouble.
+func (h *History) starve(nodes ...*Node) {
+	set := func(isStarved bool) func() error {
+		return doing(func() {
+			for _, n := range nodes {
+				n.isAgentStarved = isStarved
+				n.SetCut(n.isCut)
+			}
+		})
+	}
+	h.begin(nil, "starved agents", nodes, set(true), set(false))
+}
+
+// losePower powers a node off, as a trouble.
+func (h *History) losePower(n *Node) {
+	h.begin(h.laws.unreached, "no power", []*Node{n},
+		doing(func() { h.PowerOff(n) }), func() error { return h.PowerOn(n) })
+}
+
+// holder returns the node that holds an address.
+func (h *History) holder(t *testing.T, addr netip.Addr) *Node {
+	t.Helper()
+	holders := h.HoldersOf(addr)
+	if len(holders) != 1 {
+		t.Fatalf("%s is held by %v", addr, namesOf(holders))
+	}
+	return holders[0]
+}
+
+// createWatched creates a Service with one Local address, and waits until other nodes watch the node that gets it.
+func (h *History) createWatched() netip.Addr {
+	h.create(Service{Group: GroupLocal, Families: []corev1.IPFamily{corev1.IPv4Protocol}})
+	h.Run(30 * time.Second)
+	for addr := range h.laws.owners {
+		return addr
+	}
+	return netip.Addr{}
+}
+
+// A station on the link begins to answer for an address, and the node that has the address loses its power a moment
+// later. Nobody claims the address until that station is gone.
+func TestTakenAddressIsNotClaimed(t *testing.T) {
+	playScenarioWith(t, true, 2, func(t *testing.T, h *History) {
+		addr := h.createWatched()
+		n, stranger := h.holder(t, addr), h.SegmentOf(addr).stranger
+		stranger.has[addr] = time.Now()
+		h.Run(h.Between(time.Second, 2*time.Second))
+		h.losePower(n)
+		h.Run(20 * time.Second)
+		if now := h.HoldersOf(addr); len(now) > 0 {
+			t.Errorf("%s, for which a stranger answers, is held by %v", addr, namesOf(now))
+		}
+		delete(stranger.has, addr)
+		h.Run(30 * time.Second)
+		h.expectReached(t)
+	})
+}
+
+// The API server hangs: requests of agents get no answer, and no error either. A node loses its power meanwhile.
+// The client reaches its addresses as soon as it would otherwise.
+func TestHungServerDelaysNoClaim(t *testing.T) {
+	playScenarioWith(t, true, 2, func(_ *testing.T, h *History) {
+		h.createLocal(4)
+		h.Run(30 * time.Second)
+		h.laws.isStrict = true
+		h.starve(h.Nodes...)
+		h.Run(h.Between(3*time.Second, 6*time.Second))
+		h.losePower(h.Nodes[0])
+		h.Run(10 * time.Second)
+		h.laws.isStrict = false
+	})
+}
+
+// The API server is away. The node that has an address loses its power, and then the one that has claimed it is
+// split off the link, and keeps it. Each of the two successors claims the address once, and nothing moves when the
+// others are back, though two of them have the address then.
+func TestMovesWithoutManager(t *testing.T) {
+	fourNodes := func(w *World) (*Cluster, error) { // of three the last one would have no witness
+		c, err := NewCluster(w, 4)
+		if err == nil {
+			c.WireFailover = true
+		}
+		return c, err
+	}
+	playScenarioIn(t, 2, fourNodes, func(t *testing.T, h *History) {
+		addr := h.createWatched()
+		h.begin(nil, "the API server is away", nil, doing(func() { h.SetAway(true) }), doing(func() { h.SetAway(false) }))
+		h.Run(5 * time.Second)
+		first := h.holder(t, addr)
+		h.losePower(first)
+		h.Run(10 * time.Second)
+		second, link := h.holder(t, addr), h.SegmentOf(addr)
+		side := []*Port{second.portOn(link)}
+		h.begin(h.laws.unreached, "the link is split", []*Node{second},
+			doing(func() { link.Split(side, true) }), doing(func() { link.Split(side, false) }))
+		h.Run(10 * time.Second)
+		if now := h.HoldersOf(addr); len(now) != 2 {
+			t.Fatalf("%s is held by %v", addr, namesOf(now))
+		}
+		h.endTrouble("the link is split " + second.Name)
+		h.Run(20 * time.Second)
+		h.endTrouble("no power " + first.Name)
+		h.Run(20 * time.Second)
+		if now := h.holder(t, addr); now == first || now == second {
+			t.Errorf("%s has moved to %s, which is back", addr, now.Name)
+		}
+		if count := h.laws.claims.count[addr]; count != 2 {
+			t.Errorf("%s was claimed %d times", addr, count)
 		}
 	})
 }
