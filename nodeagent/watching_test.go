@@ -147,34 +147,49 @@ func TestWatching(t *testing.T) {
 	})
 }
 
-// Real kernels answer.
-func TestWireWatching(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
-		return
-	}
-	node2, node3 := neigh.MAC{2, 0, 0, 0, 0, 2}, neigh.MAC{2, 0, 0, 0, 0, 3}
-	others := map[string]nstest.Neighbour{}
-	w := newWireBy(t, func(w *wire) {
+// The MAC addresses of node2, which has 192.0.2.1, and of node3.
+var watchedMAC, witnessMAC = neigh.MAC{2, 0, 0, 0, 0, 2}, neigh.MAC{2, 0, 0, 0, 0, 3}
+
+// newWireWatching returns an agent of node1 that watches node2, with node3 as its witness: all are on a bridge in
+// the neighbour's namespace, by ports of their names.
+func newWireWatching(t *testing.T) (w *wire, others map[string]nstest.Neighbour) {
+	others = map[string]nstest.Neighbour{}
+	w = newWireBy(t, func(w *wire) {
 		nstest.Run(t, "ip link add eth0 address 02:00:00:00:00:aa type veth peer name far address %s", neighbour)
 		t.Cleanup(func() { nstest.Run(t, "ip link del eth0") })
 		w.neighbour.MoveLink(t, "far")
 		w.neighbour.Run(t, "ip link add eth0 type bridge mcast_snooping 0")
 		w.neighbour.Run(t, "ip link set far up master eth0")
-		for name, mac := range map[string]neigh.MAC{"node2": node2, "node3": node3} {
-			other := nstest.NewNeighbour(t)
-			nstest.Run(t, "ip link add eth9 address %s type veth peer name %s", mac, name)
-			other.MoveLink(t, "eth9")
-			w.neighbour.MoveLink(t, name)
-			w.neighbour.Run(t, "ip link set %s up master eth0", name)
-			other.Run(t, "ip link set eth9 name eth0 up")
-			other.Run(t, "ip addr add 192.0.2.1%s/24 dev eth0", name[len("node"):])
-			others[name] = other
+		for name, mac := range map[string]neigh.MAC{"node2": watchedMAC, "node3": witnessMAC} {
+			others[name] = w.plugIn(name, mac, "192.0.2.1"+name[len("node"):])
 		}
 		others["node2"].Run(t, "ip addr add 192.0.2.1/32 dev eth0")
-		if err := w.Client.Create(t.Context(), standbyFor("eth0", node2, node3)); err != nil {
+		if err := w.Client.Create(t.Context(), standbyFor("eth0", watchedMAC, witnessMAC)); err != nil {
 			t.Fatal(err)
 		}
 	}, true)
+	return w, others
+}
+
+// plugIn connects a station with an address to the bridge in the neighbour's namespace, by a port of a name.
+func (w *wire) plugIn(port string, mac neigh.MAC, addr string) nstest.Neighbour {
+	w.t.Helper()
+	station := nstest.NewNeighbour(w.t)
+	nstest.Run(w.t, "ip link add eth9 address %s type veth peer name %s", mac, port)
+	station.MoveLink(w.t, "eth9")
+	w.neighbour.MoveLink(w.t, port)
+	w.neighbour.Run(w.t, "ip link set %s up master eth0", port)
+	station.Run(w.t, "ip link set eth9 name eth0 up")
+	station.Run(w.t, "ip addr add %s/24 dev eth0", addr)
+	return station
+}
+
+// Real kernels answer.
+func TestWireWatching(t *testing.T) {
+	if !nstest.InOwnNamespace(t) {
+		return
+	}
+	w, others := newWireWatching(t)
 	is := func(what, want string) {
 		t.Helper()
 		w.within(what, func() bool { return w.readyOf("node1-standby") == want })
@@ -213,4 +228,43 @@ func TestWireWatching(t *testing.T) {
 		ready := w.get("node1-standby").Status.Conditions
 		return len(ready) > 0 && ready[0].ObservedGeneration == generation && ready[0].Status == metav1.ConditionTrue
 	})
+}
+
+// The fabric answers ARP for a node that is dead, as a bridge with neigh_suppress does: with its MAC address, and for
+// all of its addresses. Its successor does not know better than that the node lives, unless it is told to trust echoes
+// alone. Then it claims the address.
+func TestWireFabricAnswersForTheDead(t *testing.T) {
+	if !nstest.InOwnNamespace(t) {
+		return
+	}
+	w, _ := newWireWatching(t)
+	is := func(what, want string) {
+		t.Helper()
+		w.within(what, func() bool { return w.readyOf("node1-standby") == want })
+	}
+	is("node2 is watched", "True Watching")
+	fabric := w.plugIn("fabric", watchedMAC, "192.0.2.12")
+	fabric.Run(t, "sysctl -q -w net.ipv4.icmp_echo_ignore_all=1")
+	fabric.Run(t, "ip addr add 192.0.2.1/32 dev eth0")
+	w.neighbour.Run(t, "ip link set node2 down")
+	is("the fabric answers for node2", "False Doubtful")
+	if w.has("192.0.2.1") {
+		t.Error("an address is claimed for which the fabric answers")
+	}
+
+	agent := settings()
+	if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil {
+		t.Fatal(err)
+	}
+	w.neighbour.Run(t, "ip link set fabric down")
+	w.neighbour.Run(t, "ip link set node2 up")
+	agent.Spec.Local = &purelbv1.LBNodeAgentLocal{Failover: &purelbv1.Failover{Trust: purelbv1.TrustEcho}}
+	if err := w.Client.Update(t.Context(), agent); err != nil {
+		t.Fatal(err)
+	}
+	pacing.Signal(w.wake)
+	is("node2 is back", "True Watching")
+	w.neighbour.Run(t, "ip link set fabric up")
+	w.neighbour.Run(t, "ip link set node2 down")
+	w.within("its address is claimed", func() bool { return w.has("192.0.2.1") && w.claims("192.0.2.1") >= 3 })
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -20,15 +21,7 @@ var _ = Describe("An agent's token", func() {
 		pods := listPods(ctx, Default, agentName) // PureLB is at rest, so these stay
 		Expect(pods).To(HaveLen(3))
 		own, other := pods[0].Spec.NodeName, pods[1].Spec.NodeName
-		// The kubelet gets such a token for the pod.
-		token := strings.TrimSpace(kubectl(ctx, "-n", purelbNamespace, "create", "token", "purelb-agent",
-			"--bound-object-kind=Pod", "--bound-object-name="+pods[0].Name))
-		config, err := clientcmd.BuildConfigFromFlags("", testLab.Kubeconfig())
-		Expect(err).NotTo(HaveOccurred())
-		config = rest.AnonymousClientConfig(config)
-		config.BearerToken = token
-		agent, err := client.New(config, client.Options{Scheme: kubeClient.Scheme()})
-		Expect(err).NotTo(HaveOccurred())
+		agent := clientOfAgent(ctx, pods[0].Name)
 
 		merge := func(body string) client.Patch { return client.RawPatch("application/merge-patch+json", []byte(body)) }
 		ann := func(node string) *v1.Announcement {
@@ -61,10 +54,26 @@ var _ = Describe("An agent's token", func() {
 		}
 
 		By("refusing a token that is bound to no pod")
-		config.BearerToken = strings.TrimSpace(kubectl(ctx, "-n", purelbNamespace, "create", "token", "purelb-agent"))
-		agent, err = client.New(config, client.Options{Scheme: kubeClient.Scheme()})
-		Expect(err).NotTo(HaveOccurred())
+		agent = clientWithToken(kubectl(ctx, "-n", purelbNamespace, "create", "token", "purelb-agent"))
 		Expect(agent.Patch(ctx, lease(v1.LeasePrefix+own), merge(renewal))).
 			To(MatchError(ContainSubstring("has to say which node it is for")))
 	}, SpecTimeout(smokeLimit))
 })
+
+// clientOfAgent returns a client with the rights of an agent, by a token as the kubelet gets one for its pod.
+func clientOfAgent(ctx context.Context, pod string) client.Client {
+	GinkgoHelper()
+	return clientWithToken(kubectl(ctx, "-n", purelbNamespace, "create", "token", "purelb-agent",
+		"--bound-object-kind=Pod", "--bound-object-name="+pod))
+}
+
+func clientWithToken(token string) client.Client {
+	GinkgoHelper()
+	config, err := clientcmd.BuildConfigFromFlags("", testLab.Kubeconfig())
+	Expect(err).NotTo(HaveOccurred())
+	config = rest.AnonymousClientConfig(config)
+	config.BearerToken = strings.TrimSpace(token)
+	c, err := client.New(config, client.Options{Scheme: kubeClient.Scheme()})
+	Expect(err).NotTo(HaveOccurred())
+	return c
+}

@@ -10,6 +10,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -39,18 +40,39 @@ var _ = Describe("A watched holder whose kernel answers", func() {
 			m.pause(10 * time.Second)
 		}},
 		{name: "agent stopped for a minute", text: "its agent is stopped for a minute", do: func(m *watchedService) {
-			signalAgent := func(ctx context.Context, signal string) error {
-				_, err := testLab.NodeExec(ctx, m.holder, "pkill", signal, "-f", "^/purelb agent")
-				return err
-			}
-			// The kubelet may have replaced it meanwhile, as it answers no probes.
-			goOn := func(ctx context.Context) { _ = signalAgent(ctx, "-CONT") }
-			DeferCleanup(func(ctx SpecContext) { goOn(ctx) }, NodeTimeout(waitLimit))
-			Expect(signalAgent(m.ctx, "-STOP")).To(Succeed())
-			m.pause(longFault)
-			goOn(m.ctx)
+			m.stopAgents(longFault, m.holder)
 			m.pause(3 * time.Second)
 		}},
+		{name: "agent killed again and again", text: "its agent is killed whenever it runs", do: func(m *watchedService) {
+			for end := time.Now().Add(longFault); time.Now().Before(end); {
+				killProgram(m.ctx, m.holder, "agent")
+				m.pause(500 * time.Millisecond)
+			}
+		}},
+		{name: "agent replaced", text: "its agent is replaced, as by an upgrade", do: func(m *watchedService) {
+			kubectl(m.ctx, "-n", purelbNamespace, "delete", "pod", agentPodOn(m.ctx, m.holder).Name, "--wait=false")
+			m.pause(shortFault)
+		}},
+		{
+			name: "watchers stand still for a second", text: "those who watch it stand still for a second, again and again",
+			do: func(m *watchedService) {
+				for range 5 {
+					m.stopAgents(time.Second, m.others(m.holder)...)
+					m.pause(3 * time.Second)
+				}
+			},
+		},
+		{
+			// Ten trials are an hour.
+			name: "random load for six minutes", text: "all processors are loaded at random for six minutes", countsOnly: true,
+			do: func(m *watchedService) {
+				upTo := func(d time.Duration) time.Duration { return time.Duration(m.trial.random.Int64N(int64(d))) }
+				for end := time.Now().Add(6 * time.Minute); time.Now().Before(end); {
+					loadProcessors(m.ctx, time.Second+upTo(10*time.Second))
+					m.pause(upTo(5 * time.Second))
+				}
+			},
+		},
 		{
 			name: "processors loaded for a minute", text: "all processors are loaded for a minute", countsOnly: true,
 			do: func(m *watchedService) { loadProcessors(m.ctx, longFault) },
@@ -89,6 +111,36 @@ var _ = Describe("A watched holder whose kernel answers", func() {
 		})
 	}
 })
+
+// stopAgents lets the agents of nodes stand still for a time. The kubelet may replace one meanwhile, as it answers no
+// probes.
+func (m *watchedService) stopAgents(d time.Duration, nodes ...string) {
+	GinkgoHelper()
+	signal := func(ctx context.Context, node, name string) error {
+		_, err := testLab.NodeExec(ctx, node, "pkill", name, "-f", "^/purelb agent")
+		return err
+	}
+	goOn := func(ctx context.Context) {
+		for _, node := range nodes {
+			_ = signal(ctx, node, "-CONT")
+		}
+	}
+	DeferCleanup(func(ctx SpecContext) { goOn(ctx) }, NodeTimeout(waitLimit))
+	for _, node := range nodes {
+		Expect(signal(m.ctx, node, "-STOP")).To(Succeed())
+	}
+	m.pause(d)
+	goOn(m.ctx)
+}
+
+// agentPodOn returns the pod of a node's agent.
+func agentPodOn(ctx context.Context, node string) corev1.Pod {
+	GinkgoHelper()
+	pods := listPods(ctx, Default, agentName)
+	i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node && p.DeletionTimestamp == nil })
+	Expect(i).NotTo(Equal(-1), "the agent of %s", node)
+	return pods[i]
+}
 
 // blockEcho drops echo requests at nodes for a time.
 func (m *watchedService) blockEcho(d time.Duration, nodes ...string) {

@@ -291,8 +291,19 @@ func (s *soak) install(ctx context.Context) error {
 	if err := s.lab.StartRouting(ctx); err != nil {
 		return err
 	}
+	if err := s.kubectl(ctx, "apply", "-k", filepath.Join(s.root, "config/default")); err != nil {
+		return err
+	}
+	if s.gates != "" {
+		const add = `[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--feature-gates=%s"}]`
+		patch := fmt.Sprintf(add, s.gates)
+		if err := s.kubectl(
+			ctx, "-n", systemNamespace, "patch", "deployment/purelb-manager", "--type=json", "-p", patch,
+		); err != nil {
+			return err
+		}
+	}
 	for _, args := range [][]string{
-		{"apply", "-k", filepath.Join(s.root, "config/default")},
 		{"-n", systemNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=180s"},
 		{"apply", "-k", filepath.Join(s.root, "config/samples")},
 		{"apply", "-k", filepath.Join(s.root, "config/samples/pool")},

@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/netip"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/proof/trial"
+)
+
+var _ = Describe("A watched holder that dies while the manager changes something", func() {
+	const longestOutageOfChange = 3 * time.Second
+	bounds := []trial.Bound{atMost(silenceFigure, longestOutageOfChange), atMost(outageFigure, longestOutageOfChange)}
+	// dieWhile kills the holder up to a time after a node has been excluded.
+	dieWhile := func(m *watchedService, excluded string, within time.Duration) {
+		GinkgoHelper()
+		DeferCleanup(func(ctx SpecContext) { setExcluded(ctx, false, excluded) }, NodeTimeout(waitLimit))
+		setExcluded(m.ctx, true, excluded)
+		m.pause(time.Duration(m.trial.random.Int64N(int64(within))))
+		m.kill(noCarrier, m.holder)
+		m.waitUntilClaimed(m.holder)
+		m.pause(longestOutageOfChange)
+		m.stopMeters("")
+		m.trial.stopMeasuring()
+		m.revive(noCarrier, m.holder)
+		setExcluded(m.ctx, false, excluded)
+		waitForRest(m.ctx, m.svc)
+	}
+
+	specifyWatched("is followed by one node within three seconds, handover under way", func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "holder dead, handover under way", bounds: bounds,
+			do: func(m *watchedService) { dieWhile(m, m.holder, 500*time.Millisecond) },
+		})
+	})
+
+	specifyWatched("is followed by one node within three seconds, successors being named anew", func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "holder dead, successors being named anew", bounds: bounds,
+			do: func(m *watchedService) { dieWhile(m, m.firstSuccessor(), 1500*time.Millisecond) },
+		})
+	})
+})
+
+var _ = Describe("A stolen token of a successor's agent", func() {
+	specifyWatched("moves no address of a node that renews its Lease", func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "stolen token reports claims", bounds: calmBounds(),
+			do: func(m *watchedService) {
+				m.watchKernels()
+				for _, addr := range m.addrs {
+					m.reportClaim(addr, m.successors[addr][0], 10*time.Second)
+				}
+				m.endUnclaimed()
+			},
+		})
+	})
+})
+
+// reportClaim reports again and again for a time, in the name of a successor's agent and beside it, that the node has
+// claimed an address.
+func (m *watchedService) reportClaim(addr netip.Addr, node string, d time.Duration) {
+	GinkgoHelper()
+	thief := clientOfAgent(m.ctx, agentPodOn(m.ctx, node).Name)
+	var standby *v1.Announcement
+	claim := v1.AddressStatus{Address: addr.String(), State: v1.StateAnnounced}
+	for _, ann := range listStandbys(m.ctx, Default) {
+		for _, a := range ann.Spec.Standby.Addresses {
+			for _, s := range a.Successors {
+				if ann.Spec.NodeName == node && a.Address == addr.String() && s.NodeName == node {
+					standby, claim.Epoch = &ann, s.Epoch
+				}
+			}
+		}
+	}
+	Expect(standby).NotTo(BeNil(), "what %s is to do for %s", node, addr)
+	body, err := json.Marshal(map[string]any{"status": map[string]any{"addresses": []any{claim}}})
+	Expect(err).NotTo(HaveOccurred())
+	for end := time.Now().Add(d); time.Now().Before(end); m.pause(100 * time.Millisecond) {
+		Expect(thief.Status().Patch(m.ctx, standby, client.RawPatch("application/merge-patch+json", body))).To(Succeed())
+	}
+}
