@@ -150,9 +150,9 @@ func takeOne[T any](c <-chan T) (taken T, isThere bool) {
 // What wakes the worker: objects in the cache, the kernel, and whoever else signals wake.
 
 // CacheHandler returns what has to be told of changes in the cache: it wakes the worker when an object
-// changes, once the cache is filled. When only the status of an Announcement changes it wakes the worker a
-// little later: a status that the agent computed while the cache was behind may have to be written once
-// more. Once the status is right the agent writes nothing, so that no further sync follows.
+// changes, once the cache is filled. When only the status of an Announcement changes, and is not what the agent
+// wanted to report, it wakes the worker a little later: a status that the agent computed while the cache was behind
+// may have to be written once more.
 func (a *Agent) CacheHandler() toolscache.ResourceEventHandler {
 	notify := func(c chan<- struct{}) {
 		if a.isCacheFilled.Load() { // else all is read as soon as it is
@@ -168,11 +168,19 @@ func (a *Agent) CacheHandler() toolscache.ResourceEventHandler {
 			switch {
 			case was.GetGeneration() != is.GetGeneration() || was.GetUID() != is.GetUID():
 				notify(a.wake)
-			case !isSettings:
+			case !isSettings && !a.isOwnReport(was, is):
 				notify(a.statusChanged)
 			}
 		},
 	}
+}
+
+// isOwnReport reports whether an Announcement changes to the status that the agent last wanted to report, so that
+// there is nothing to do. After the first report of an Announcement there is: the others leave out the facts then.
+func (a *Agent) isOwnReport(before, after client.Object) bool {
+	was, isAnnouncement := before.(*purelbv1.Announcement)
+	is, _ := after.(*purelbv1.Announcement)
+	return isAnnouncement && was.Status.ObservedGeneration > 0 && a.reporter.IsWanted(is, is.Status)
 }
 
 // NoteCacheFilled tells the worker that the cache is filled.

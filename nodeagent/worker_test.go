@@ -221,3 +221,37 @@ func TestWatchAPI(t *testing.T) {
 		expect("its spec", true, false)
 	})
 }
+
+// What the cache shows of the agent's own reports wakes nobody, but for the first one: the other Announcements of the
+// node have its facts until then. What others write does, also while a report is still to be written.
+func TestOwnReportsAreNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		w.isCacheFilled.Store(true)
+		expect := func(what string, before, after *purelbv1.Announcement, want bool) {
+			t.Helper()
+			w.CacheHandler().OnUpdate(before, after)
+			_, got := takeOne(w.statusChanged)
+			w.expect("woken by "+what, want, got)
+		}
+		unreported := w.get("node1")
+		w.reconcileOrFail()
+		reported := w.get("node1")
+		expect("the first report", unreported, reported, true)
+		w.reconcileOrFail() // as the cache shows the first report
+
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.2")) })
+		changed := w.get("node1")
+		w.reconcileOrFail()
+		again := w.get("node1")
+		w.expect("states", "198.51.100.1 Announced, 198.51.100.2 Announced", w.states("node1"))
+		expect("another report", changed, again, false)
+		expect("an older report", again, changed, true)
+		wrong := again.DeepCopy()
+		wrong.Status.Addresses[0].State = purelbv1.StatePending
+		expect("the report of another", again, wrong, true)
+		later := again.DeepCopy()
+		later.UID = "later"
+		expect("a later Announcement of the same name", later, later, true)
+	})
+}

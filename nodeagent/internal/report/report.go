@@ -124,6 +124,15 @@ func (r *Reporter[S]) Latest(obj client.Object, read S) S {
 	return read
 }
 
+// IsWanted reports whether a status that was read of an object is the one that the program last wanted to report, as
+// far as the Reporter remembers that.
+func (r *Reporter[S]) IsWanted(obj client.Object, read S) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := r.reports[obj.GetName()]
+	return last != nil && last.uid == obj.GetUID() && equality.Semantic.DeepEqual(last.status, read)
+}
+
 // Set replaces what there is to report. The Reporter forgets all other objects. The caller signals
 // Changed when the statuses are to be written.
 func (r *Reporter[S]) Set(statuses []Status[S]) {
