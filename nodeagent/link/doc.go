@@ -1,10 +1,10 @@
 // Package link reads and changes the network interfaces of the kernel. It is the only
 // package that speaks netlink.
 //
-// Observe lists links, addresses and routes. Add, Renew, Replace and Remove change one
-// address; Remove makes sure that the kernel removes no other address with it.
-// EnsureVirtual and RemoveVirtual make and remove the virtual interface. Watch and
-// WatchLinks call a function when the kernel reports changes.
+// Observe returns links, addresses and routes. It lists them, unless it has done so in the last two seconds and Watch
+// has heard of no change by others since: it knows what the agent has changed. Add, Renew, Replace and Remove change
+// one address; Remove makes sure that the kernel removes no other address with it. EnsureVirtual and RemoveVirtual make
+// and remove the virtual interface. Watch and WatchLinks call a function when the kernel reports changes.
 //
 // Add tags each address with Protocol (IFA_PROTO). By this tag the agent recognises its
 // own addresses after a restart, and "ip address" shows it. Kernels from 5.18 on keep

@@ -26,8 +26,7 @@ type Netlink struct {
 	// ownershipFile records the agent's addresses where the kernel keeps no tags; nil
 	// for no file.
 	ownershipFile *OwnershipFile
-	// known are the addresses that the kernel is known to have.
-	known knownAddresses
+	known         known
 	// keepsTags says whether the kernel keeps tags; nil until Add has found out. A new
 	// process finds out again with the first address that it adds. Add, which alone
 	// uses the field, is not for concurrent use.

@@ -12,33 +12,61 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// Observe lists links, addresses, and the routes that plan.Observed is to have.
+// Observe returns the links, the addresses, and the routes that plan.Observed is to have. It lists them, unless all is
+// known since it did so last: Watch has heard of no change by others, and that was a short while ago. It drops from the
+// OwnershipFile the addresses that no link has any more.
 func (n *Netlink) Observe() (plan.Observed, error) {
-	var o plan.Observed
-	links, err := dump("links", n.handle.LinkList)
+	now := time.Now()
+	if n.known.isToBeListed(now) {
+		if err := n.list(now); err != nil {
+			n.known.forget()
+			return plan.Observed{}, err
+		}
+	}
+	if n.ownershipFile == nil {
+		return n.known.observed(now, func(ownedAddress) bool { return false }), nil
+	}
+	n.ownershipFile.mu.Lock()
+	defer n.ownershipFile.mu.Unlock()
+	present := map[ownedAddress]bool{}
+	observed := n.known.observed(now, func(a ownedAddress) bool {
+		present[a] = true
+		return n.ownershipFile.recorded[a]
+	})
+	n.ownershipFile.dropMissing(present)
+	return observed, nil
+}
+
+// list lists links, addresses, and the routes that plan.Observed is to have, which are known then.
+func (n *Netlink) list(now time.Time) error {
+	n.known.beginListing(now)
+	listed, err := dump("links", n.handle.LinkList)
 	if err != nil {
-		return o, err
+		return err
 	}
 	nameByIndex := map[int]string{}
-	for _, l := range links {
+	for _, l := range listed {
 		nameByIndex[l.Attrs().Index] = l.Attrs().Name
 	}
-	for _, l := range links {
+	var links []plan.Link
+	for _, l := range listed {
 		link := toLink(l)
 		link.Master = nameByIndex[l.Attrs().MasterIndex]
-		o.Links = append(o.Links, link)
+		links = append(links, link)
 	}
-	if o.Addresses, err = n.listAddresses(nameByIndex); err != nil {
-		return o, err
+	if err := n.listAddresses(); err != nil {
+		return err
 	}
+	var routes []plan.Route
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := dump("routes", func() ([]plan.Route, error) { return n.listRoutes(family, nameByIndex) })
+		ofFamily, err := dump("routes", func() ([]plan.Route, error) { return n.listRoutes(family, nameByIndex) })
 		if err != nil {
-			return o, err
+			return err
 		}
-		o.Routes = append(o.Routes, routes...)
+		routes = append(routes, ofFamily...)
 	}
-	return o, nil
+	n.known.noteListed(links, nameByIndex, routes)
+	return nil
 }
 
 // listRoutes lists the routes of a family by the named links that plan.Observed is to have. The
@@ -66,48 +94,17 @@ func isObserved(family, bits int, protocol netlink.RouteProtocol) bool {
 	return bits == 0 || protocol == unix.RTPROT_KERNEL && !isHost || protocol == unix.RTPROT_RA
 }
 
-// listAddresses lists the addresses of the named links, and drops from the OwnershipFile
-// the addresses that no link has any more.
-func (n *Netlink) listAddresses(nameByIndex map[int]string) ([]plan.Address, error) {
-	if n.ownershipFile != nil {
-		n.ownershipFile.mu.Lock()
-		defer n.ownershipFile.mu.Unlock()
-	}
-	listed, err := n.listKnown()
-	if err != nil {
-		return nil, err
-	}
-	addresses := make([]plan.Address, 0, len(listed))
-	present := map[ownedAddress]bool{}
-	for i := range listed {
-		address, ok := toAddress(&listed[i], nameByIndex)
-		if !ok {
-			continue
-		}
-		if n.ownershipFile != nil {
-			recordable := ownedAddress{listed[i].LinkIndex, address.Prefix}
-			present[recordable] = true
-			address.Ours = address.Ours || n.ownershipFile.recorded[recordable]
-		}
-		addresses = append(addresses, address)
-	}
-	if n.ownershipFile != nil {
-		n.ownershipFile.dropMissing(present)
-	}
-	return addresses, nil
-}
-
-// listKnown lists the addresses of all links, which are known then.
-func (n *Netlink) listKnown() ([]netlink.Addr, error) {
+// listAddresses lists the addresses of all links, which are known then.
+func (n *Netlink) listAddresses() error {
 	n.known.mu.Lock()
 	defer n.known.mu.Unlock()
 	listed, err := dump("addresses", func() ([]netlink.Addr, error) {
 		return n.handle.AddrList(nil, netlink.FAMILY_ALL)
 	})
 	if err == nil {
-		n.known.noteListed(listed)
+		n.known.noteListedAddresses(listed)
 	}
-	return listed, err
+	return err
 }
 
 // NeighbourMACs returns the MAC addresses of these neighbours by an interface, in lower case with
@@ -145,14 +142,6 @@ func toLink(l netlink.Link) plan.Link {
 		Up: attrs.Flags&net.FlagUp != 0 &&
 			(attrs.OperState == netlink.OperUp || attrs.OperState == netlink.OperUnknown),
 	}
-}
-
-// toAddress translates an address. It returns false for one whose interface was added
-// or removed between the listings of links and of addresses.
-func toAddress(a *netlink.Addr, nameByIndex map[int]string) (plan.Address, bool) {
-	address, ok := withoutInterface(a)
-	address.Interface = nameByIndex[a.LinkIndex]
-	return address, ok && address.Interface != ""
 }
 
 // withoutInterface translates all of an address but its interface. It returns false for one that is no IP

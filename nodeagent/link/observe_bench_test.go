@@ -9,7 +9,8 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// BenchmarkObserve measures what it costs to list what the kernel holds, by how many addresses it has.
+// BenchmarkObserve measures what it costs to list what the kernel holds, by how many addresses it has, and to look
+// when all is known, as in a burst of changes.
 func BenchmarkObserve(b *testing.B) {
 	for _, family := range []string{"IPv4", "IPv6"} {
 		for _, addresses := range []int{100, 1000, 10000} {
@@ -32,12 +33,17 @@ func BenchmarkObserve(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				for b.Loop() {
-					o, err := n.Observe()
-					if err != nil || len(o.Addresses) < addresses {
-						b.Fatal(err, len(o.Addresses))
+				observe := func(b *testing.B) {
+					for b.Loop() {
+						o, err := n.Observe()
+						if err != nil || len(o.Addresses) < addresses {
+							b.Fatal(err, len(o.Addresses))
+						}
 					}
 				}
+				b.Run("listed", observe)
+				n.known.setWatched(true)
+				b.Run("known", observe)
 			})
 		}
 	}

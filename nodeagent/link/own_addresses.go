@@ -61,10 +61,11 @@ func (r *Reader) Addresses(iface string) ([]plan.Address, error) {
 	var addresses []plan.Address
 	for i := range listed {
 		a := &listed[i]
-		address, ok := toAddress(a, map[int]string{found.Attrs().Index: iface})
+		address, ok := withoutInterface(a)
 		if !ok {
 			continue
 		}
+		address.Interface = iface
 		if a.Protocol == 0 && recorded == nil {
 			record, err := OpenOwnershipFile(r.ownershipPath)
 			if err != nil {

@@ -34,6 +34,9 @@ func (n *Netlink) removeAlone(link netlink.Link, address *netlink.Addr) error {
 	if err != nil {
 		return err
 	}
+	if len(secondaries) > 0 {
+		defer n.known.forget()
+	}
 	copies, err := n.addCopies(link, secondaries)
 	if err != nil {
 		return err

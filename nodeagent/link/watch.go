@@ -47,11 +47,14 @@ func (n *Netlink) Watch(ctx context.Context, changed func()) error {
 	signal := make(chan struct{}, 1)
 	go callForSignals(ctx, signal, changed)
 	for socket != nil {
+		n.known.setWatched(true)
 		receive(ctx, socket, func(messages []syscall.NetlinkMessage) {
 			if slices.ContainsFunc(messages, n.isObservedChange) {
+				n.known.forget()
 				pacing.Signal(signal)
 			}
 		})
+		n.known.setWatched(false)
 		if socket = resubscribe(ctx, groups); socket != nil {
 			pacing.Signal(signal) // for the changes that the lost notifications reported
 		}
