@@ -108,8 +108,8 @@ type Memory struct {
 	// Additions are those of desired addresses that were added lately. After a restart the
 	// first repairs are immediate once more.
 	Additions map[netip.Addr]Additions
-	// ValidUntil says until when the kernel keeps the agent's addresses, unless they are renewed. After
-	// a restart the agent asks the links for addresses that are gone.
+	// ValidUntil says until when the kernel keeps the agent's Local addresses, unless they are renewed.
+	// After a restart the agent asks the links for addresses that are gone.
 	ValidUntil map[netip.Addr]time.Time
 	// Claims are the addresses of silent nodes that this node has claimed, and that no entry asks
 	// for yet. The checkpoint keeps them.

@@ -90,28 +90,29 @@ func (d *decisionBuilder) renewLast() {
 	d.plan.Operations = append(others, renewals...)
 }
 
-// noteValidUntil notes until when the kernel keeps the agent's addresses: those that it had before the
+// noteValidUntil notes until when the kernel keeps the agent's Local addresses: those that it had before the
 // operations, and those that these added or renewed. A desired address that a program has taken off
 // keeps the time that was noted for it, since paceRepairs may make the agent put it back later.
 func (m *Memory) noteValidUntil(
 	observed []Address, decision *Decision, resultOf func(netip.Addr) Result, now time.Time,
 ) {
 	before := m.ValidUntil
-	m.ValidUntil = make(map[netip.Addr]time.Time, len(decision.desired))
+	m.ValidUntil = map[netip.Addr]time.Time{}
 	for i := range decision.desired {
 		addr := decision.desired[i].Addr
-		if until, isKnown := before[addr]; isKnown {
+		if until, isKnown := before[addr]; isKnown && decision.desired[i].Local {
 			m.ValidUntil[addr] = until
 		}
 	}
-	for _, a := range observed {
-		if a.Ours {
+	for i := range observed {
+		if a := &observed[i]; a.Ours && a.Interface != decision.Settings.Selection.VirtualInterface {
 			m.ValidUntil[a.Prefix.Addr()] = now.Add(a.Valid)
 		}
 	}
-	for _, op := range decision.Operations {
+	for i := range decision.Operations {
+		op := &decision.Operations[i]
 		addr := op.Address.Prefix.Addr()
-		if op.Desired != nil && op.Kind != Remove && resultOf(addr).State == purelbv1.StateAnnounced {
+		if op.Desired != nil && op.Desired.Local && op.Kind != Remove && resultOf(addr).State == purelbv1.StateAnnounced {
 			m.ValidUntil[addr] = now.Add(op.Address.Valid)
 		}
 	}

@@ -48,13 +48,9 @@ func (d *decisionBuilder) paceRepairs() {
 	if d.IsNothingKnown || len(d.memory.Additions) == 0 {
 		return
 	}
-	now, additions := d.in.Now, make(map[netip.Addr]Additions, len(d.memory.Additions))
-	for i := range d.desired {
-		if a, isKnown := d.memory.Additions[d.desired[i].Addr]; isKnown && a.areOf(&d.desired[i], now) {
-			additions[d.desired[i].Addr] = a
-		}
-	}
-	d.memory.Additions = additions
+	now := d.in.Now
+	d.memory.forgetAdditions(d.desired, now)
+	additions := d.memory.Additions
 	d.plan.Operations = slices.DeleteFunc(d.plan.Operations, func(op Operation) bool {
 		if op.Kind != Add || !d.isRepair(op) {
 			return false
@@ -70,6 +66,27 @@ func (d *decisionBuilder) paceRepairs() {
 			d.decideIn(a.LastAt.Add(fightFor).Sub(now))
 		}
 	}
+}
+
+// forgetAdditions forgets those that are not of a desired address, or not any more.
+func (m *Memory) forgetAdditions(desired []Desired, now time.Time) {
+	isKept := func(d *Desired) bool { return m.Additions[d.Addr].areOf(d, now) }
+	kept := 0
+	for i := range desired {
+		if isKept(&desired[i]) {
+			kept++
+		}
+	}
+	if kept == len(m.Additions) { // as a rule: what was added in a burst counts for a while
+		return
+	}
+	additions := make(map[netip.Addr]Additions, kept)
+	for i := range desired {
+		if d := &desired[i]; isKept(d) {
+			additions[d.Addr] = m.Additions[d.Addr]
+		}
+	}
+	m.Additions = additions
 }
 
 // isRepair reports whether an addition puts back what the node had until now. An address for
@@ -88,10 +105,14 @@ func (d *decisionBuilder) isRepair(op Operation) bool {
 
 // noteAdditions notes which addresses were added.
 func (m *Memory) noteAdditions(operations []Operation, resultOf func(netip.Addr) Result, now time.Time) {
-	m.Additions = maps.Clone(m.Additions)
-	for _, op := range operations {
+	isCopied := false
+	for i := range operations {
+		op := &operations[i]
 		if op.Kind != Add || op.InPlace || op.Reclaim || resultOf(op.Desired.Addr).State != purelbv1.StateAnnounced {
 			continue
+		}
+		if !isCopied {
+			m.Additions, isCopied = maps.Clone(m.Additions), true
 		}
 		a := m.Additions[op.Desired.Addr]
 		if !a.areOf(op.Desired, now) {

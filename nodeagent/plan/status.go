@@ -207,7 +207,8 @@ func (s *statusBuilder) addStranded(report Report) {
 func (s *statusBuilder) addColumns() {
 	s.Announced = int32(len(s.announced))
 	slices.SortStableFunc(s.announced, func(a, b addressedEntry) int { return a.addr.Compare(b.addr) })
-	var local, virtual, services []string
+	var local []string
+	virtual, services := make([]string, 0, len(s.announced)), make([]string, 0, len(s.announced))
 	for _, entry := range s.announced {
 		if entry.Type == purelbv1.AnnounceLocal {
 			local = append(local, entry.Address)
@@ -326,9 +327,12 @@ func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, 
 // joinWithin joins items with commas; if they do not fit into maxLine bytes, it says how many
 // more there are.
 func joinWithin(items []string) string {
-	joined := strings.Join(items, ",")
-	if len(joined) <= maxLine {
-		return joined
+	joinedLength := len(items) - 1
+	for _, item := range items {
+		joinedLength += len(item)
+	}
+	if joinedLength <= maxLine {
+		return strings.Join(items, ",")
 	}
 	room := maxLine - len(" and  more") - len(strconv.Itoa(len(items)))
 	length, n := 0, 0
