@@ -108,7 +108,9 @@ func (k *Kernel) Observe() (plan.Observed, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.removeExpired()
-	o := plan.Observed{Links: slices.Clone(k.links), Routes: slices.Clone(k.routes)}
+	o := plan.Observed{
+		Links: slices.Clone(k.links), Routes: slices.Clone(k.routes), Addresses: make([]plan.Address, 0, len(k.addresses)),
+	}
 	for _, e := range k.addresses {
 		a := e.Address
 		a.Valid, a.Preferred = remainingLifetime(a.Valid, e.setAt), remainingLifetime(a.Preferred, e.setAt)
