@@ -19,7 +19,7 @@ type Kernel interface {
 
 // KernelObserver says what the kernel holds now.
 type KernelObserver interface {
-	// Observe lists links, addresses and routes.
+	// Observe returns links, addresses and routes, with every change that Watch has told of.
 	Observe() (plan.Observed, error)
 	// NeighbourMACs returns the Ethernet addresses of these neighbours by an interface, as far as
 	// the kernel has resolved them: lower case with colons.
