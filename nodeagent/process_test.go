@@ -286,13 +286,19 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 			}
 			p.existence.Lock()
 			defer p.existence.Unlock()
-			name := obj.(interface{ GetName() string }).GetName()
-			if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &purelbv1.Announcement{}); err != nil {
+			key := client.ObjectKey{Namespace: namespace, Name: obj.(interface{ GetName() string }).GetName()}
+			before, after, watch := &purelbv1.Announcement{}, &purelbv1.Announcement{}, p.CacheHandler()
+			if err := c.Get(ctx, key, before); err != nil {
 				return err // the fake would make it
 			}
-			wake := p.wake
-			time.AfterFunc(statusSettle, func() { pacing.Signal(wake) }) // the watch shows it
-			return c.SubResource(sub).Apply(ctx, obj, opts...)
+			if err := c.SubResource(sub).Apply(ctx, obj, opts...); err != nil {
+				return err
+			}
+			if err := c.Get(ctx, key, after); err != nil {
+				return err
+			}
+			watch.OnUpdate(before, after)
+			return nil
 		},
 	})
 	p.Live = interceptor.NewClient(p.Live.(client.WithWatch), interceptor.Funcs{
