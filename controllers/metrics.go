@@ -22,7 +22,9 @@ type Metrics struct {
 	services *countedGauge[ServiceState]
 	// addresses counts addresses by state.
 	addresses *prometheus.GaugeVec
-	members   prometheus.Gauge
+	// withoutOther counts Local addresses by the node that has them, if no other node could take them.
+	withoutOther *countedGauge[string]
+	members      prometheus.Gauge
 	// Of external IPAM systems, by ServiceGroup.
 	ipamReachable, ipamWaiting, ipamDifferences *prometheus.GaugeVec
 	ipamDuration                                *prometheus.HistogramVec
@@ -63,6 +65,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "purelb_addresses",
 			Help: "Addresses of Services, by the state on the node that has come furthest, or NoNode or NoEndpoint.",
 		}, []string{"state"}),
+		withoutOther: &countedGauge[string]{
+			description: prometheus.NewDesc("purelb_addresses_without_other_node",
+				"Local addresses of a node that no other node could take if it died; none of a node without Local addresses.",
+				[]string{"node"}, nil),
+			labels: func(node string) []string { return []string{node} },
+		},
 		ipamReachable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_ipam_reachable", Help: "Whether the external IPAM system of a ServiceGroup answers: 1 or 0.",
 		}, pool),
@@ -97,8 +105,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.services, m.addresses, m.members, m.changes,
-		m.failovers, m.duration,
+	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.services, m.addresses, m.withoutOther, m.members,
+		m.changes, m.failovers, m.duration,
 		m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
 	return m
 }
@@ -169,6 +177,11 @@ func (m *Metrics) SetAddresses(counts map[v1.AddressState]int) {
 	for _, state := range placement.States {
 		m.addresses.WithLabelValues(string(state)).Set(float64(counts[state]))
 	}
+}
+
+// SetWithoutOtherNode sets how many Local addresses each node has that no other node could take.
+func (m *Metrics) SetWithoutOtherNode(counts map[string]int) {
+	m.withoutOther.countBy(func() map[string]int { return counts })
 }
 
 // countServicesBy sets what counts the Services that wait for addresses, and all Services, each time

@@ -454,6 +454,36 @@ func TestAddressConflict(t *testing.T) {
 	}).Should(BeEquivalentTo(1))
 }
 
+// TestWithoutOtherNodeMetric excludes the node that could take another one's address, and includes it again.
+func TestWithoutOtherNodeMetric(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	lbNodeAgent(t, "default", nil)
+	node(t, "node1", nil)
+	runAgent(t, "node1", eth("eth0", "10.71.0.101/24"))
+	serviceGroup(t, "lan", "local: {pool: 10.71.0.1, subnet: 10.71.0.0/24}")
+	svc := service(t, "alone", ofGroup("lan"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	expect := func(want int) {
+		t.Helper()
+		g.Eventually(func(g Gomega) float64 {
+			return valueOf(g, registry, "purelb_addresses_without_other_node", "node", "node1")
+		}).Should(BeEquivalentTo(want))
+	}
+	expect(1)
+	other := node(t, "node2", nil)
+	runAgent(t, "node2", eth("eth0", "10.71.0.102/24"))
+	expect(0)
+	for _, row := range []struct {
+		value string
+		want  int
+	}{{`""`, 1}, {"null", 0}} {
+		g.Expect(api.Patch(ctx, other, client.RawPatch(types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"`+corev1.LabelNodeExcludeBalancers+`":`+row.value+`}}}`)))).To(Succeed())
+		expect(row.want)
+	}
+}
+
 // TestLabelMovesLast checks that a node withdraws what it has before its label, and with it
 // its agent, goes; and that an LBNodeAgent stays until then.
 func TestLabelMovesLast(t *testing.T) {

@@ -94,6 +94,7 @@ func (r *PlacementReconciler) reportMoves(
 		logger.V(1).Info("Address has no node", "address", addr, "reason", why.Reason, "message", why.Message)
 	}
 	r.Metrics.SetAddresses(placement.CountStates(inputs, result.Unplaced))
+	r.Metrics.SetWithoutOtherNode(placement.CountWithoutOtherNode(*inputs, result))
 	r.measureMoves(inputs, result)
 }
 

@@ -213,6 +213,21 @@ var _ = firesWhen("a node is away", []string{"PureLBAgentDown", "PureLBSpeakerDo
 	p.waitUntilSilent(ctx)
 })
 
+var _ = firesWhen("all nodes but one are excluded", []string{"PureLBNodeHasNoSuccessor"}, func(ctx SpecContext) {
+	s := newSpace(ctx)
+	svc := s.createService(ctx, "alone", s.localGroup(ctx), singleStack)
+	addr := waitForAddresses(ctx, svc, 1)[0]
+	holder := waitForHolder(ctx, addr)
+	p := startPrometheus(ctx, prometheusOptions{})
+	p.waitUntilSilent(ctx)
+	others := slices.DeleteFunc(nodeNames(), func(name string) bool { return name == holder })
+	DeferCleanup(func(ctx SpecContext) { setExcluded(ctx, false, others...) }, NodeTimeout(waitLimit))
+	setExcluded(ctx, true, others...)
+	p.waitForAlerts(ctx, "PureLBNodeHasNoSuccessor")
+	setExcluded(ctx, false, others...)
+	p.waitUntilSilent(ctx)
+})
+
 var _ = firesWhen("NetBox records something else, and when it is away", []string{
 	"PureLBIPAMDrift", "PureLBIPAMUnavailable",
 }, func(ctx SpecContext) {

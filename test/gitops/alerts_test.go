@@ -36,6 +36,7 @@ up{job="purelb-agent-metrics", node="node2"} 1x4320
 purelb_election_member_count{pod="a"} 2x4320
 purelb_election_member_count{pod="b"} 0x4320
 purelb_addresses{pod="a", state="Announced"} 60x4320
+purelb_addresses_without_other_node{pod="a", node="node1"} 0x4320
 purelb_services{pod="a", state="Announced"} 40x4320
 purelb_services{pod="a", state="NotAdvertised"} 0x4320
 purelb_services{pod="a", state="Unreachable"} 0x4320
@@ -316,6 +317,22 @@ purelb_lbnodeagent_addresses{node="node1", state="Failed"} 0x14 1x60`,
 		series: `
 purelb_lbnodeagent_addresses{node="node1", state="Announced"} 31x9 0x4 31x60
 purelb_lbnodeagent_addresses{node="node1", state="Pending"} 0x9 31x4 0x60`,
+	},
+	{
+		alert: "PureLBNodeHasNoSuccessor", about: "the other node is excluded, and stays so",
+		series: `purelb_addresses_without_other_node{pod="a", node="node1"} 0x9 60x60`,
+		fires:  map[string]int{"PureLBNodeHasNoSuccessor": 25},
+	},
+	{
+		alert: "PureLBNodeHasNoSuccessor", about: "the other node is rebooted, which takes ten minutes",
+		series: `purelb_addresses_without_other_node{pod="a", node="node1"} 0x9 60x10 0x60`,
+	},
+	{
+		alert: "PureLBNodeHasNoSuccessor", about: "a cluster with one agent",
+		series: `
+up{job="purelb-agent-metrics", node="node2"} _x60
+purelb_election_member_count{pod="a"} 1x60
+purelb_addresses_without_other_node{pod="a", node="node1"} 60x60`,
 	},
 	{
 		alert: "PureLBAddressConflict", about: "a station claims an address that a node announces",

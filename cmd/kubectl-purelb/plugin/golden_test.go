@@ -115,6 +115,21 @@ func claimed(o *Objects) {
 	o.Standbys = append(o.Standbys, standby)
 }
 
+// noSuccessor has no other node that could take the address of node1.
+func noSuccessor(o *Objects) {
+	o.Services = slices.DeleteFunc(o.Services, func(svc corev1.Service) bool { return svc.Name != "web" })
+	for i := range o.Nodes {
+		if o.Nodes[i].Name == "node2" {
+			o.Nodes[i].Labels[corev1.LabelNodeExcludeBalancers] = ""
+		}
+	}
+	for i := range o.Announcements {
+		if o.Announcements[i].Spec.NodeName == "node3" {
+			o.Announcements[i].Status.Interfaces = nil
+		}
+	}
+}
+
 // unreachable has node2 and node3 ask node1 for its address, and get no answer.
 func unreachable(o *Objects) {
 	o.LBNodeAgents[0].Spec.Local.Reachability = &v1.ReachabilityConfig{Enabled: true}
@@ -261,6 +276,9 @@ func TestGolden(t *testing.T) {
 		{"plan-lose", func(t *testing.T) result { return must(PlanLoseAny(clusterOf(t)))(t) }},
 		{"plan-lose-last", func(t *testing.T) result {
 			return must(OnePlan(PlanLose(clusterOf(t, expire("node2"), expire("node3")), "node1")))(t)
+		}},
+		{"plan-lose-no-successor", func(t *testing.T) result {
+			return must(OnePlan(PlanLose(clusterOf(t, noSuccessor), "node1")))(t)
 		}},
 		{"plan-apply-group", func(t *testing.T) result {
 			return must(OnePlan(PlanApply(t.Context(), clusterOf(t), filesOf(t, groupFile))))(t)
