@@ -21,8 +21,8 @@ func TestWithoutOtherNode(t *testing.T) {
 		want    map[string]int
 	}{
 		"nobody has an address": {nodes: "a b", want: map[string]int{}},
-		"two nodes":             {nodes: "a b", held: map[string]string{first: "a 1 Announced"}, want: map[string]int{"a": 0}},
-		"one node":              {nodes: "a", held: map[string]string{first: "a 1 Announced"}, want: map[string]int{"a": 1}},
+		"two nodes":             {nodes: "a b", want: map[string]int{"a": 0}},
+		"one node":              {nodes: "a", want: map[string]int{"a": 1}},
 		"one node, two addresses of both families": {
 			nodes: "a", held: map[string]string{first: "a 1 Announced", sixth: "a 1 Announced"}, want: map[string]int{"a": 2},
 		},
