@@ -83,7 +83,7 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 			v.Why = reasonAgainst(n, a, holdChecks)
 		case v.IsEligible && n.IsNotReady:
 			v.Why = "could take it, but is not Ready"
-		case v.IsEligible && verdict.Holder != "":
+		case v.IsEligible && verdict.Holder != "" && !verdict.Phase.mayElect():
 			v.Why = "could take it; the holder keeps it while it is eligible (" + p.describeRank(n, a) + ")"
 		case v.IsEligible:
 			v.Why = "could take it (" + p.describeRank(n, a) + ")"

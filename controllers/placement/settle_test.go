@@ -214,6 +214,14 @@ func TestExplainAddress(t *testing.T) {
 	if !slices.Equal(verdict.Nodes, want) {
 		t.Errorf("got  %+v\nwant %+v", verdict.Nodes, want)
 	}
+	// What is to leave its holder stays for nothing.
+	for _, holder := range []string{"a:expired", "a:excluded"} {
+		in.Nodes = nodes(t, holder+" b")
+		verdict, _ := placement.ExplainAddress(in, in.Addresses[0].Addr)
+		if why := verdict.Nodes[1].Why; why != "could take it (this node has 1)" {
+			t.Errorf("%s: %s %s", holder, verdict.Phase, why)
+		}
+	}
 	if _, found := placement.ExplainAddress(in, netip.MustParseAddr("10.0.0.99")); found {
 		t.Error("an address of no Service is found")
 	}
