@@ -44,7 +44,7 @@ func readAlerts(t *testing.T) []alertRule {
 var runbookHeadings = []string{"Meaning", "Impact", "Diagnosis", "Cure"}
 
 // TestRunbooks compares the pages of docs/runbooks with the alerts: each alert has a page, which
-// says its severity and what it is about, and the other way around.
+// says its severity and what it is about, and the other way around. kubectl purelb status names no others.
 func TestRunbooks(t *testing.T) {
 	var alerts []string
 	index := read(t, "runbooks/README.md")
@@ -81,6 +81,16 @@ func TestRunbooks(t *testing.T) {
 		row := "| [" + rule.Alert + "](" + rule.Alert + ".md) | " + severity + " | " + summary + " |\n"
 		if !strings.Contains(index, row) {
 			t.Errorf("docs/runbooks/README.md has no row %q", row)
+		}
+	}
+	named := regexp.MustCompile(`"(PureLB[A-Z]\w+)"`).
+		FindAllStringSubmatch(read(t, root+"/cmd/kubectl-purelb/plugin/status.go"), -1)
+	if len(named) < 10 {
+		t.Errorf("kubectl purelb status names only %d alerts", len(named))
+	}
+	for _, match := range named {
+		if !slices.Contains(alerts, match[1]) {
+			t.Errorf("kubectl purelb status names %s: there is no such alert", match[1])
 		}
 	}
 	pages, err := filepath.Glob("runbooks/*.md")

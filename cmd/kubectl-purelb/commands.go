@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
@@ -66,6 +67,12 @@ read what the answer depends on.`,
 		c.drainCommand(), c.undrainCommand(), c.rebalanceCommand(), c.validateCommand(), c.supportBundleCommand(),
 		c.versionCommand(),
 	)
+	root.InitDefaultCompletionCmd()
+	for _, command := range root.Commands() {
+		if command.Name() == "completion" {
+			group(command) // of shells, of which one has to be named
+		}
+	}
 	return root
 }
 
@@ -77,17 +84,20 @@ func group(command *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	command.AddCommand(commands...)
 	command.SuggestionsMinimumDistance = 2
 	command.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			var names []string
-			for _, c := range commands {
-				names = append(names, c.Name())
-			}
-			slices.Sort(names)
-			return fmt.Errorf("%s needs a command: %s", cmd.CommandPath(), strings.Join(names, ", "))
+		var names []string
+		for _, c := range command.Commands() {
+			names = append(names, c.Name())
 		}
-		text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+		slices.Sort(names)
+		all := strings.Join(names, ", ")
+		if len(args) == 0 {
+			return fmt.Errorf("%s needs a command: %s", cmd.CommandPath(), all)
+		}
+		text := fmt.Sprintf("unknown command %q for %q: ", args[0], cmd.CommandPath())
 		if guesses := cmd.SuggestionsFor(args[0]); len(guesses) > 0 {
-			text += fmt.Sprintf(": did you mean %s?", strings.Join(guesses, " or "))
+			text += fmt.Sprintf("did you mean %s?", strings.Join(guesses, " or "))
+		} else {
+			text += "it has " + all
 		}
 		return errors.New(text)
 	}
@@ -101,14 +111,18 @@ type printable interface {
 
 // print prints a result as --output asks.
 func (c *cli) print(result printable) error {
-	switch c.output {
-	case "", "wide":
+	if c.isForPeople() {
 		return result.WriteText(c.out, plugin.Style{Color: c.isTerminal, Wide: c.output == "wide"})
-	case "json":
-		encoder := json.NewEncoder(c.out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(result)
-	case "yaml":
+	}
+	return c.printData(result)
+}
+
+// isForPeople reports whether --output asks for text.
+func (c *cli) isForPeople() bool { return c.output == "" || c.output == "wide" }
+
+// printData prints a result for programs; --output was checked before.
+func (c *cli) printData(result any) error {
+	if c.output == "yaml" {
 		data, err := yaml.Marshal(result)
 		if err != nil {
 			return err
@@ -116,7 +130,37 @@ func (c *cli) print(result printable) error {
 		_, err = c.out.Write(data)
 		return err
 	}
-	return nil // --output was checked before
+	encoder := json.NewEncoder(c.out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(result)
+}
+
+// progress is where a command that takes its time says what it does. Where the result is for programs, that
+// is not where the result goes.
+func (c *cli) progress() io.Writer {
+	if c.isForPeople() {
+		return c.out
+	}
+	return c.err
+}
+
+// printOutcome prints for programs what came of a command, which people have read as its progress. A command
+// that could not begin has none.
+func printOutcome[T any](c *cli, outcome *T, err error) error {
+	if outcome == nil || c.isForPeople() {
+		return err
+	}
+	return errors.Join(err, c.printData(outcome))
+}
+
+// needs makes the error of a command that is not given what it needs say what that is.
+func needs(usage string, check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if check(cmd, args) == nil {
+			return nil
+		}
+		return fmt.Errorf("%s needs %s: see %s --help", cmd.CommandPath(), usage, cmd.CommandPath())
+	}
 }
 
 // client returns a client of the API server.
@@ -145,7 +189,11 @@ func (c *cli) read(ctx context.Context, seeAgents bool) (*plugin.Cluster, error)
 	if err != nil {
 		return nil, err
 	}
-	objects, err := plugin.ReadObjects(ctx, api, c.managerNamespace)
+	own, _, err := c.config.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, err
+	}
+	objects, err := plugin.ReadObjects(ctx, api, c.managerNamespace, own)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +259,7 @@ func (c *cli) explainCommand() *cobra.Command {
 		Aliases: serviceWords[1:],
 		Short: "Tell the story of a Service: its group, its addresses, who holds them, why no other node does, and what " +
 			"it waits for",
-		Args:              cobra.ExactArgs(1),
+		Args:              needs("the NAME of one Service", cobra.ExactArgs(1)),
 		ValidArgsFunction: c.completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, isService := serviceName(args[0])
@@ -249,7 +297,7 @@ func (c *cli) whereCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "where ADDRESS",
 		Short: "Say where an address is: its pool, its Services, and the nodes and interfaces that have it",
-		Args:  cobra.ExactArgs(1),
+		Args:  needs("one ADDRESS", cobra.ExactArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			address, err := netip.ParseAddr(args[0])
 			if err != nil {
@@ -317,7 +365,7 @@ func (c *cli) planCommand() *cobra.Command {
 	var isRecursive bool
 	apply := &cobra.Command{
 		Use: "apply FILE…", Short: "What applying ServiceGroups, LBNodeAgents and BGPPeers would do; - is standard input",
-		Args: cobra.MinimumNArgs(1),
+		Args: needs("a FILE, a folder, or -", cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, err := c.readFiles(args, isRecursive)
 			if err != nil {
@@ -338,7 +386,8 @@ The plan is made with the manager's own code from the objects as they are now. A
 do what they are asked to do.`,
 	},
 		&cobra.Command{
-			Use: "drain NODE", Short: "What kubectl purelb drain would move", Args: cobra.ExactArgs(1),
+			Use: "drain NODE", Short: "What kubectl purelb drain would move",
+			Args:              needs("one NODE", cobra.ExactArgs(1)),
 			ValidArgsFunction: c.completeNodes,
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return c.printPlans(cmd.Context(), func(_ context.Context, cluster *plugin.Cluster) (*plugin.PlanList, error) {
@@ -348,7 +397,7 @@ do what they are asked to do.`,
 		},
 		&cobra.Command{
 			Use: "lose [NODE]", Short: "What would happen if a node died; without NODE, of each node: is the cluster N-1 safe?",
-			Args:              cobra.MaximumNArgs(1),
+			Args:              needs("one NODE at most", cobra.MaximumNArgs(1)),
 			ValidArgsFunction: c.completeNodes,
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return c.printPlans(cmd.Context(), func(_ context.Context, cluster *plugin.Cluster) (*plugin.PlanList, error) {
@@ -390,7 +439,7 @@ func (c *cli) drainCommand() *cobra.Command {
 
 The node gets the label node.kubernetes.io/exclude-from-external-load-balancers, and its agent hands
 over what it announces: no request is lost. Pods stay: for these, use kubectl drain afterwards.`,
-		Args: cobra.ExactArgs(1),
+		Args: needs("one NODE", cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.client()
 			if err != nil {
@@ -398,7 +447,8 @@ over what it announces: no request is lost. Pods stay: for these, use kubectl dr
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return plugin.Drain(ctx, api, c.managerNamespace, args[0], c.out)
+			drained, err := plugin.Drain(ctx, api, c.managerNamespace, args[0], c.progress())
+			return printOutcome(c, drained, err)
 		},
 	}
 	drain.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait")
@@ -411,13 +461,14 @@ func (c *cli) undrainCommand() *cobra.Command {
 		Use:               "undrain NODE",
 		ValidArgsFunction: c.completeNodes,
 		Short:             "Let a drained node take addresses again",
-		Args:              cobra.ExactArgs(1),
+		Args:              needs("one NODE", cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.client()
 			if err != nil {
 				return err
 			}
-			return plugin.Undrain(cmd.Context(), api, args[0], force, c.out)
+			undrained, err := plugin.Undrain(cmd.Context(), api, args[0], force, c.progress())
+			return printOutcome(c, undrained, err)
 		},
 	}
 	undrain.Flags().BoolVar(&force, "force", false, "also remove a label that drain has not put there")
@@ -450,7 +501,10 @@ family no node has two more than another one that may take one of them. The hold
 			if err != nil {
 				return err
 			}
-			return plugin.Rebalance(cmd.Context(), api, c.managerNamespace, c.clusterWithAgents, timeout, c.out)
+			rebalanced, err := plugin.Rebalance(
+				cmd.Context(), api, c.managerNamespace, c.clusterWithAgents, timeout, c.progress(),
+			)
+			return printOutcome(c, rebalanced, err)
 		},
 	}
 	rebalance.Flags().BoolVar(&isDryRun, "dry-run", false, "print what would move, and move nothing")
@@ -463,7 +517,7 @@ func (c *cli) validateCommand() *cobra.Command {
 	validate := &cobra.Command{
 		Use:   "validate FILE…",
 		Short: "Check manifests offline, as the API server and PureLB's webhooks would; - is standard input",
-		Args:  cobra.MinimumNArgs(1),
+		Args:  needs("a FILE, a folder, or -", cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, err := c.readFiles(args, isRecursive)
 			if err != nil {
@@ -489,54 +543,59 @@ func (c *cli) supportBundleCommand() *cobra.Command {
 		Short: "Write PureLB's objects, events and logs to a file, without Secrets",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := c.cluster(cmd.Context())
-			if err != nil {
-				return err
-			}
-			api, err := c.client()
-			if err != nil {
-				return err
-			}
-			var events corev1.EventList
-			if err := api.List(cmd.Context(), &events, client.InNamespace(c.managerNamespace)); err != nil {
-				cluster.Unread = append(cluster.Unread, plugin.Unread{Kind: "Events", Reason: err.Error()})
-			}
-			var logs kubernetes.Interface
-			if withLogs {
-				config, err := c.config.ToRESTConfig()
-				if err != nil {
-					return err
-				}
-				if logs, err = kubernetes.NewForConfig(config); err != nil {
-					return err
-				}
-			}
 			out, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-			if err != nil {
+			switch {
+			case errors.Is(err, fs.ErrExist):
+				return fmt.Errorf("%s is there already: say by --file what else to write", file)
+			case err != nil:
 				return err
 			}
-			if err := plugin.WriteSupportBundle(cmd.Context(), out, cluster, events.Items, logs, time.Now()); err != nil {
-				_ = out.Close()
+			unread, err := c.writeSupportBundle(cmd.Context(), out, withLogs)
+			if err = errors.Join(err, out.Close()); err != nil {
+				return errors.Join(err, os.Remove(file))
+			}
+			if _, err := fmt.Fprintln(c.progress(), "wrote", file); err != nil {
 				return err
 			}
-			if err := out.Close(); err != nil {
-				return err
-			}
-			if _, err := fmt.Fprintln(c.out, "wrote", file); err != nil {
-				return err
-			}
-			for _, u := range cluster.Unread {
+			for _, u := range unread {
 				_, _ = fmt.Fprintf(c.err, "Not in it: %s: %s\n", u.Kind, textlimit.Line(u.Reason))
 			}
-			if len(cluster.Unread) > 0 {
-				return errUnknown
+			if len(unread) > 0 {
+				err = errUnknown
 			}
-			return nil
+			return printOutcome(c, &plugin.BundleWritten{File: file, Unread: unread}, err)
 		},
 	}
 	bundle.Flags().StringVarP(&file, "file", "f", "purelb-support.tar.gz", "file to write; it must not exist")
 	bundle.Flags().BoolVar(&withLogs, "logs", true, "also logs of the managers and agents")
 	return bundle
+}
+
+// writeSupportBundle writes a support bundle, and returns what is not in it.
+func (c *cli) writeSupportBundle(ctx context.Context, out io.Writer, withLogs bool) ([]plugin.Unread, error) {
+	cluster, err := c.cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	api, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	var events corev1.EventList
+	if err := api.List(ctx, &events, client.InNamespace(c.managerNamespace)); err != nil {
+		cluster.Unread = append(cluster.Unread, plugin.Unread{Kind: "Events", Reason: err.Error()})
+	}
+	var logs kubernetes.Interface
+	if withLogs {
+		config, err := c.config.ToRESTConfig()
+		if err != nil {
+			return nil, err
+		}
+		if logs, err = kubernetes.NewForConfig(config); err != nil {
+			return nil, err
+		}
+	}
+	return cluster.Unread, plugin.WriteSupportBundle(ctx, out, cluster, events.Items, logs, time.Now())
 }
 
 func (c *cli) versionCommand() *cobra.Command {
@@ -551,7 +610,7 @@ func (c *cli) versionCommand() *cobra.Command {
 			}
 			cluster, err := c.cluster(cmd.Context())
 			if err != nil {
-				return err
+				return errors.Join(err, c.print(&plugin.Versions{Client: version, IsClientOnly: true}))
 			}
 			versions := plugin.VersionsOf(cluster, version)
 			return c.report(versions, versions.Unread, false)

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -34,7 +37,17 @@ func TestExitCodes(t *testing.T) {
 		{"validate -o yaml -", goodGroup, 0, "errors: 0", ""},
 		{"validate -o xml -", goodGroup, 1, "", `--output is "xml"`},
 		{"validate /nonexistent.yaml", "", 1, "", "no such file"},
-		{"validate", "", 1, "", "requires at least 1 arg"},
+		{"validate", "", 1, "", "kubectl purelb validate needs a FILE, a folder, or -"},
+		{"drain", "", 1, "", "kubectl purelb drain needs one NODE: see kubectl purelb drain --help"},
+		{"undrain a b", "", 1, "", "kubectl purelb undrain needs one NODE"},
+		{"plan drain", "", 1, "", "kubectl purelb plan drain needs one NODE"},
+		{"plan lose a b", "", 1, "", "kubectl purelb plan lose needs one NODE at most"},
+		{"plan apply", "", 1, "", "kubectl purelb plan apply needs a FILE, a folder, or -"},
+		{"where", "", 1, "", "kubectl purelb where needs one ADDRESS"},
+		{"explain svc", "", 1, "", "kubectl purelb explain service needs the NAME of one Service"},
+		{"explain web", "", 1, "", `unknown command "web" for "kubectl purelb explain": it has service`},
+		{"completion", "", 1, "", "kubectl purelb completion needs a command: bash, fish, powershell, zsh"},
+		{"completion tcsh", "", 1, "", `unknown command "tcsh" for "kubectl purelb completion"`},
 		{"where here", "", 1, "", `"here" is not an address`},
 		{"validate -", "# nothing\n", 1, "", "there is no object in standard input"},
 		{"validate -", goodGroup + "---\n" + goodGroup, 2, "purelb-system/good: error: it is in standard input already", ""},
@@ -141,6 +154,85 @@ func TestCompletion(t *testing.T) {
 		if code != 0 || out.String() != want {
 			t.Errorf("%s: exit code %d, %q\n%s", args, code, out.String(), errOut.String())
 		}
+	}
+}
+
+// What a program reads of a command that writes is nothing but the outcome; people read what it does.
+func TestOutcomeForPrograms(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in := "/apis/purelb.io/v1/namespaces/purelb-system/"
+		answer := map[string]string{
+			"/api": `{"kind": "APIVersions", "versions": ["v1"]}`,
+			"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+				{"name": "nodes", "kind": "Node", "verbs": ["get", "patch"]}]}`,
+			"/apis": `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "purelb.io",
+				"versions": [{"groupVersion": "purelb.io/v1", "version": "v1"}]}]}`,
+			"/apis/purelb.io/v1": `{"kind": "APIResourceList", "groupVersion": "purelb.io/v1", "resources": [
+				{"name": "lbnodeagents", "kind": "LBNodeAgent", "namespaced": true, "verbs": ["list"]},
+				{"name": "announcements", "kind": "Announcement", "namespaced": true, "verbs": ["list"]}]}`,
+			"/api/v1/nodes/node1": `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node1"}}`,
+			in + "lbnodeagents": `{"kind": "LBNodeAgentList", "apiVersion": "purelb.io/v1",
+				"items": [{"metadata": {"name": "default", "namespace": "purelb-system"}}]}`,
+			in + "announcements": `{"kind": "AnnouncementList", "apiVersion": "purelb.io/v1", "items": []}`,
+		}[r.URL.Path]
+		w.Header().Set("Content-Type", "application/json")
+		if answer == "" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = w.Write([]byte(answer))
+	}))
+	defer server.Close()
+	for args, want := range map[string]struct{ out, errOut string }{
+		"drain node1 -o json":   {`{"node":"node1","left":[]}`, "node node1 announces nothing any more"},
+		"drain node1 -o yaml":   {"left: []\nnode: node1\n", "node node1 is labelled"},
+		"undrain node1 -o json": {`{"node":"node1","wasDrained":false}`, "node node1 is not labelled"},
+		"drain node1":           {"announces nothing any more", ""},
+	} {
+		var out, errOut bytes.Buffer
+		line := append(strings.Fields(args), "--server", server.URL, "--cache-dir", t.TempDir())
+		code := run(t.Context(), line, streams{out: &out, err: &errOut})
+		text := out.String()
+		if strings.HasSuffix(args, "json") {
+			var compact bytes.Buffer
+			if err := json.Compact(&compact, out.Bytes()); err != nil {
+				t.Errorf("%s: %v", args, err)
+			}
+			text = strings.TrimSpace(compact.String())
+		}
+		isOutcome := text == want.out || !strings.Contains(args, " -o ") && strings.Contains(text, want.out)
+		if code != 0 || !isOutcome || !strings.Contains(errOut.String(), want.errOut) {
+			t.Errorf("%s: exit code %d, %q, not %q\n%s", args, code, text, want.out, errOut.String())
+		}
+	}
+}
+
+// A file that is there already is not written over, and one that could not be written does not stay.
+func TestSupportBundleFile(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	path := t.TempDir() + "/bundle.tar.gz"
+	write := func() string {
+		var out, errOut bytes.Buffer
+		args := []string{"support-bundle", "--file", path, "--server", "http://127.0.0.1:1"}
+		if code := run(t.Context(), args, streams{out: &out, err: &errOut}); code != exitError {
+			t.Errorf("exit code %d", code)
+		}
+		return errOut.String()
+	}
+	if text := write(); !strings.Contains(text, "connection refused") {
+		t.Error(text)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file stays: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text := write(); !strings.Contains(text, "is there already: say by --file") {
+		t.Error(text)
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "mine" {
+		t.Errorf("%q, %v", data, err)
 	}
 }
 

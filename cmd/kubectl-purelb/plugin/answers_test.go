@@ -350,7 +350,7 @@ func TestNoPools(t *testing.T) {
 	none := func(o *Objects) { o.ServiceGroups = nil }
 	unread := func(o *Objects) { forget(o, kindServiceGroups) }
 	for want, change := range map[string]change{
-		"There are no ServiceGroups.\n": none, "\nNot read: ServiceGroups: ServiceGroups is forbidden\n": unread,
+		"There are no ServiceGroups.\n": none, "Not read: ServiceGroups: ServiceGroups is forbidden\n": unread,
 	} {
 		if got := textOf(t, PoolListOf(clusterOf(t, change))); got != want {
 			t.Errorf("got %q, want %q", got, want)

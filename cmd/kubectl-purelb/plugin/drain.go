@@ -23,45 +23,54 @@ const drainedBy = "kubectl-purelb-drain"
 // drainPoll is how often drain looks what is left on the node.
 const drainPoll = 250 * time.Millisecond
 
+// Drained is what came of a drain.
+type Drained struct {
+	Node string `json:"node"`
+	// Left is what the node still announces or is to announce.
+	Left []string `json:"left"`
+}
+
 // Drain keeps a node out of load balancing, with the label that every load balancer of Kubernetes
 // heeds, and waits until the node announces nothing any more. It writes what is left to w each time
-// that it changes. Nothing is changed if that could not be seen. The label stays when ctx ends first:
-// then the error says what is still there.
-func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Writer) error {
+// that it changes. Nothing is changed if that could not be seen; then the result is nil. The label stays when
+// ctx ends first: then the error says what is still there.
+func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Writer) (*Drained, error) {
 	if err := canSeeWhatIsLeft(ctx, c, namespace, name); err != nil {
-		return fmt.Errorf("node %s is as it was: %w", name, err)
+		return nil, fmt.Errorf("node %s is as it was: %w", name, err)
 	}
 	node := &corev1.Node{}
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
-		return err
+		return nil, err
 	}
 	if _, isExcluded := node.Labels[corev1.LabelNodeExcludeBalancers]; !isExcluded {
 		if err := mergepatch.SetLabel(ctx, c, node, corev1.LabelNodeExcludeBalancers, drainedBy); err != nil {
-			return err
+			return nil, err
 		}
 		_, _ = fmt.Fprintf(w, "node %s is labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
 	} else {
 		_, _ = fmt.Fprintf(w, "node %s is already labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
 	}
-	last := ""
+	last, result := "", &Drained{Node: name, Left: []string{}}
 	for {
 		left, err := leftOn(ctx, c, namespace, name)
 		switch {
 		case err == nil && len(left) == 0:
 			_, _ = fmt.Fprintf(w, "node %s announces nothing any more\n", name)
-			return nil
+			result.Left = []string{}
+			return result, nil
 		case err == nil:
+			result.Left = left
 			if text := printable(strings.Join(left, ", ")); text != last {
 				last = text
 				_, _ = fmt.Fprintf(w, "%s left on node %s: %s\n", addressCount(len(left)), name, text)
 			}
 		case apierrors.IsForbidden(err):
-			return err
+			return result, err
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("node %s still has %s; the label stays, so the manager goes on: kubectl purelb "+
-				"explain service says why an address cannot leave, and kubectl purelb undrain %s takes it back",
+			return result, errors.Join(fmt.Errorf("node %s still has %s; the label stays, so the manager goes on: kubectl "+
+				"purelb explain service says why an address cannot leave, and kubectl purelb undrain %s takes it back",
 				name, orElse(last, "its addresses"), name), err)
 		case <-time.After(drainPoll):
 		}
@@ -71,7 +80,10 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 // canSeeWhatIsLeft says why it could not be seen what a node announces.
 func canSeeWhatIsLeft(ctx context.Context, c client.Reader, namespace, node string) error {
 	var agents v1.LBNodeAgentList
-	if err := c.List(ctx, &agents, client.InNamespace(namespace)); err != nil {
+	switch err := c.List(ctx, &agents, client.InNamespace(namespace)); {
+	case isUnknownKind(err):
+		return ErrNotInstalled
+	case err != nil:
 		return fmt.Errorf("list LBNodeAgents: %w", err)
 	}
 	if len(agents.Items) == 0 {
@@ -83,29 +95,36 @@ func canSeeWhatIsLeft(ctx context.Context, c client.Reader, namespace, node stri
 	return nil
 }
 
+// Undrained is what came of the end of a drain.
+type Undrained struct {
+	Node string `json:"node"`
+	// WasDrained is that the node had the label.
+	WasDrained bool `json:"wasDrained"`
+}
+
 // Undrain lets a node take part in load balancing again. It removes only a label that Drain has
 // put there, unless force is set. Nothing moves back by itself.
-func Undrain(ctx context.Context, c client.Client, name string, force bool, w io.Writer) error {
+func Undrain(ctx context.Context, c client.Client, name string, force bool, w io.Writer) (*Undrained, error) {
 	node := &corev1.Node{}
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
-		return err
+		return nil, err
 	}
 	value, isExcluded := node.Labels[corev1.LabelNodeExcludeBalancers]
 	switch {
 	case !isExcluded:
 		_, _ = fmt.Fprintf(w, "node %s is not labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
-		return nil
+		return &Undrained{Node: name}, nil
 	case value != drainedBy && !force:
-		return fmt.Errorf(
+		return nil, fmt.Errorf(
 			"node %s has label %s=%s, which kubectl purelb drain has not put there: use --force to remove it", name,
 			corev1.LabelNodeExcludeBalancers, value,
 		)
 	}
 	if err := mergepatch.SetLabel(ctx, c, node, corev1.LabelNodeExcludeBalancers, ""); err != nil {
-		return err
+		return nil, err
 	}
 	_, _ = fmt.Fprintf(w, "node %s may be given addresses again; none moves back by itself\n", name)
-	return nil
+	return &Undrained{Node: name, WasDrained: true}, nil
 }
 
 // leftOn lists the addresses that a node announces or is to announce.

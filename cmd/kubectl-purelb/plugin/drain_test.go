@@ -128,13 +128,16 @@ func TestDrain(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				var out bytes.Buffer
-				err := Drain(ctx, api, "purelb-system", "node1", &out)
+				result, err := Drain(ctx, api, "purelb-system", "node1", &out)
 				if out.String() != row.want {
 					t.Errorf("got:\n%swant:\n%s", out.String(), row.want)
 				}
 				if row.wantErr == "" && err != nil ||
 					row.wantErr != "" && (err == nil || !strings.Contains(err.Error(), row.wantErr)) {
 					t.Errorf("error is %v, want %q", err, row.wantErr)
+				}
+				if left := err != nil; left != (len(result.Left) > 0) || result.Node != "node1" {
+					t.Errorf("result is %+v", result)
 				}
 				if err == nil && seconds() < len(row.has)-1 {
 					t.Errorf("it ends after %s, with addresses left", time.Since(start))
@@ -170,13 +173,16 @@ func TestUndrain(t *testing.T) {
 			}
 			api := apiOf(t, labels)
 			var out bytes.Buffer
-			err := Undrain(t.Context(), api, orElse(row.node, "node1"), row.isForced, &out)
+			result, err := Undrain(t.Context(), api, orElse(row.node, "node1"), row.isForced, &out)
 			if out.String() != row.want {
 				t.Errorf("got:\n%swant:\n%s", out.String(), row.want)
 			}
 			if row.wantErr == "" && err != nil ||
 				row.wantErr != "" && (err == nil || !strings.Contains(err.Error(), row.wantErr)) {
 				t.Errorf("error is %v, want %q", err, row.wantErr)
+			}
+			if wasDrained := row.label != ""; err == nil && result.WasDrained != wasDrained {
+				t.Errorf("result is %+v", result)
 			}
 			if !row.keeps {
 				delete(labels, corev1.LabelNodeExcludeBalancers)

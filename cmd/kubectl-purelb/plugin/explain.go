@@ -95,18 +95,7 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	if slices.ContainsFunc(e.Addresses, func(a AddressExplanation) bool { return a.Announce == v1.AnnounceVirtual }) {
 		e.Unread = append(e.Unread, c.unreadOf(kindBGPPeers, kindNodeRoutings)...)
 	}
-	for _, conditionType := range []string{v1.ConditionAllocated, v1.ConditionAnnounced, v1.ConditionAdvertised} {
-		condition := meta.FindStatusCondition(svc.Status.Conditions, conditionType)
-		switch {
-		case condition == nil && conditionType == v1.ConditionAllocated:
-			e.Waiting = append(e.Waiting, "the manager has not looked at it yet: is a manager running?")
-		case conditionType == v1.ConditionAdvertised && condition != nil && condition.Status == metav1.ConditionUnknown:
-			// Routing software of the user's own advertises the addresses.
-		case condition != nil && condition.Status != metav1.ConditionTrue &&
-			(conditionType == v1.ConditionAllocated || len(addresses) > 0):
-			e.Waiting = append(e.Waiting, condition.Reason+": "+condition.Message)
-		}
-	}
+	e.Waiting = e.waiting(svc)
 	switch {
 	case len(addresses) == 0:
 		e.Summary = "has no address yet"
@@ -117,6 +106,32 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	}
 	e.noteUnread()
 	return e, nil
+}
+
+// waiting says what a Service waits for: what its conditions say, and what no manager has seen yet.
+func (e *Explanation) waiting(svc *corev1.Service) (waiting []string) {
+	for _, conditionType := range []string{
+		v1.ConditionAllocated, v1.ConditionAnnounced, v1.ConditionAdvertised, v1.ConditionServiceReachable,
+	} {
+		condition := meta.FindStatusCondition(svc.Status.Conditions, conditionType)
+		switch {
+		case condition == nil && conditionType == v1.ConditionAllocated:
+			waiting = append(waiting, "the manager has not looked at it yet: is a manager running?")
+		case condition != nil && condition.Status == metav1.ConditionUnknown &&
+			slices.Contains([]string{v1.ConditionAdvertised, v1.ConditionServiceReachable}, conditionType):
+			// Routing software of the user's own advertises the addresses, and nobody has got or missed an answer.
+		case condition != nil && condition.Status != metav1.ConditionTrue &&
+			(conditionType == v1.ConditionAllocated || len(e.Addresses) > 0):
+			waiting = append(waiting, condition.Reason+": "+condition.Message)
+		}
+	}
+	for i := range e.Addresses {
+		if a := &e.Addresses[i]; a.Phase == placement.FailingOver && len(waiting) == 0 {
+			waiting = append(waiting, fmt.Sprintf("%s is %s: the agent of %s does not renew its Lease", a.Address, a.Phase,
+				a.Holder))
+		}
+	}
+	return waiting
 }
 
 // noteUnread says that the story may be another one, where something could not be read.
@@ -156,7 +171,7 @@ func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
 	if record.Group != requested && !allocation.RequestsAddresses(svc) {
 		why = fmt.Sprintf("its addresses are of it; it now asks for %s", requested)
 	}
-	if c.Admission.Catalog[record.Group] == nil {
+	if c.Admission.Catalog[record.Group] == nil && !c.isUnread(kindServiceGroups) {
 		why += "; the group is gone, and the Service keeps what it has"
 	}
 	return record.Group, why
@@ -168,6 +183,8 @@ func whyGroupOfUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record
 	verdict := c.Admission.Catalog[record.Group]
 	isReserved := func(a netip.Addr) bool { return verdict.Group.Reservations[a] == keyOf(svc) }
 	switch {
+	case verdict == nil && record.Group != "" && c.isUnread(kindServiceGroups):
+		return "its addresses are of it", record.Group
 	case verdict == nil:
 		return "the Service names no other", v1.DefaultServiceGroup
 	case slices.ContainsFunc(record.Addresses, isReserved):
@@ -183,9 +200,12 @@ func whyGroupOfUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record
 func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []announced.Place) AddressExplanation {
 	e := AddressExplanation{Address: a.String()}
 	group, r, found := c.Admission.Catalog.GroupContaining(a)
-	if found {
+	switch {
+	case found:
 		e.Pool = fmt.Sprintf("ServiceGroup %s, range %s in %s", group.Name, r, r.Subnet)
-	} else {
+	case c.isUnread(kindServiceGroups):
+		e.Pool = "not known"
+	default:
 		e.Pool = "of no pool any more: the Service keeps it"
 	}
 	for _, s := range c.Admission.InUse.ServicesWith(a) {
@@ -194,6 +214,9 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 		}
 	}
 	e.WhyAddress = whyAddress(svc, a, group, found, len(e.SharedWith) > 0)
+	if slices.ContainsFunc([]string{kindNodes, kindLBNodeAgents, kindAnnouncements}, c.isUnread) {
+		return e // where it is, and why, is not known
+	}
 	inputs := c.Inputs
 	// The gate WireFailover is the manager's: where entries name successors, it is on.
 	inputs.NamesSuccessors = slices.ContainsFunc(

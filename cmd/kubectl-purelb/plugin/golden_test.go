@@ -4,10 +4,12 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -113,6 +115,15 @@ func claimed(o *Objects) {
 	standby.Status.Addresses = []v1.AddressStatus{{Address: "192.168.1.240", State: v1.StateAnnounced, Epoch: 3}}
 	standby.Namespace = "purelb-system"
 	o.Standbys = append(o.Standbys, standby)
+}
+
+// ofTenant leaves what somebody reads who may read one namespace only.
+func ofTenant(o *Objects) {
+	services := slices.DeleteFunc(o.Services, func(svc corev1.Service) bool { return svc.Namespace != "shop" })
+	*o = Objects{Services: services}
+	for _, kind := range placementKinds {
+		o.Unread = append(o.Unread, Unread{kind, "forbidden"})
+	}
 }
 
 // noSuccessor has no other node that could take the address of node1.
@@ -233,6 +244,12 @@ func TestGolden(t *testing.T) {
 		{"explain-web-node-expired", func(t *testing.T) result {
 			return must(ExplainService(clusterOf(t, expire("node3")), "shop", "web"))(t)
 		}},
+		{"explain-web-failing-over", func(t *testing.T) result {
+			return must(ExplainService(clusterOf(t, expire("node1")), "shop", "web"))(t)
+		}},
+		{"explain-web-of-a-tenant", func(t *testing.T) result {
+			return must(ExplainService(clusterOf(t, ofTenant), "shop", "web"))(t)
+		}},
 		{"explain-web-unreachable", func(t *testing.T) result {
 			return must(ExplainService(clusterOf(t, unreachable), "shop", "web"))(t)
 		}},
@@ -319,6 +336,65 @@ func TestGolden(t *testing.T) {
 			compareGolden(t, filepath.Join("testdata", "golden", test.name+".txt"), out.Bytes())
 		})
 	}
+}
+
+// Commands that write say what they do, and to programs what came of it, as their golden files say.
+func TestGoldenOfWriting(t *testing.T) {
+	compare := func(t *testing.T, name string, progress []byte, outcome any) {
+		t.Helper()
+		out := bytes.NewBuffer(progress)
+		out.WriteString("----\n")
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(outcome); err != nil {
+			t.Fatal(err)
+		}
+		compareGolden(t, filepath.Join("testdata", "golden", name+".txt"), out.Bytes())
+	}
+	const label = corev1.LabelNodeExcludeBalancers
+	t.Run("drain", func(t *testing.T) {
+		var out bytes.Buffer
+		drained := must(Drain(t.Context(), apiOf(t, nil), "purelb-system", "node1", &out))(t)
+		compare(t, "drain", out.Bytes(), drained)
+	})
+	t.Run("drain-interrupted", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var out bytes.Buffer
+		drained, err := Drain(ctx, apiOf(t, nil, onNode("node1", "10.0.0.1 shared")), "purelb-system", "node1", &out)
+		if err == nil {
+			t.Error("no error, and addresses are left")
+		}
+		compare(t, "drain-interrupted", out.Bytes(), drained)
+	})
+	t.Run("undrain", func(t *testing.T) {
+		var out bytes.Buffer
+		api := apiOf(t, map[string]string{label: drainedBy})
+		undrained := must(Undrain(t.Context(), api, "node1", false, &out))(t)
+		compare(t, "undrain", out.Bytes(), undrained)
+	})
+	t.Run("rebalance", func(t *testing.T) {
+		m := newManaged(t, balance(4, 0))
+		var out bytes.Buffer
+		rebalanced := must(Rebalance(t.Context(), m.api, "purelb-system", m.read, time.Minute, &out))(t)
+		compare(t, "rebalance", out.Bytes(), rebalanced)
+	})
+	t.Run("rebalance-dry-run", func(t *testing.T) {
+		plan := PlanRebalance(clusterWith(balance(4, 0)))
+		compare(t, "rebalance-dry-run", []byte(textOf(t, plan)), plan)
+	})
+	t.Run("support-bundle", func(t *testing.T) {
+		var bundle, out bytes.Buffer
+		if err := WriteSupportBundle(t.Context(), &bundle, clusterOf(t), nil, nil, time.Unix(0, 0)); err != nil {
+			t.Fatal(err)
+		}
+		contents := unpacked(t, &bundle)
+		for _, name := range slices.Sorted(maps.Keys(contents)) {
+			out.WriteString(name + "\n")
+		}
+		out.WriteString(contents["purelb-support/status.yaml"])
+		compare(t, "support-bundle", out.Bytes(), &BundleWritten{File: "purelb-support.tar.gz"})
+	})
 }
 
 func compareGolden(t *testing.T, path string, got []byte) {

@@ -72,6 +72,9 @@ const (
 	kindLeases         = "Leases"
 )
 
+// purelbKinds are PureLB's own that each release has.
+var purelbKinds = []string{kindServiceGroups, kindLBNodeAgents, kindAnnouncements, kindCommons}
+
 // What answers are made from: those about pools and addresses in use, and those about the nodes that
 // have or would get them. The manager's Deployment says which Services are PureLB's.
 var (
@@ -119,11 +122,16 @@ func (r kindReader) ofNewKind() kindReader {
 	return r
 }
 
-// ReadObjects lists the objects of a cluster. namespace is the manager's. A kind that the user may
-// not list, or that the API server does not know, is in Unread; any other error ends the reading. A
-// release of PureLB that has no BGP yet has no objects of it: these kinds may be unknown.
-func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objects, error) {
-	o, namespaces := &Objects{}, controllers.NamespaceMetadataList()
+// ErrNotInstalled is that the API server knows none of PureLB's kinds.
+var ErrNotInstalled = fmt.Errorf("PureLB is not installed in this cluster: its API server does not know the kinds "+
+	"of %s; is it the right one? (--context)", v1.GroupVersion)
+
+// ReadObjects lists the objects of a cluster. namespace is the manager's, and own the one of which the user
+// may be able to list the Services, who may not list all. A kind that the user may not list, or that the API
+// server does not know, is in Unread; any other error ends the reading, as does that it knows none of PureLB's
+// kinds. A release of PureLB that has no BGP yet has no objects of it: these kinds may be unknown.
+func ReadObjects(ctx context.Context, c client.Reader, namespace, own string) (*Objects, error) {
+	o, namespaces, knowsPureLB := &Objects{}, controllers.NamespaceMetadataList(), false
 	in := client.InNamespace(namespace)
 	for _, read := range []kindReader{
 		readerOf(kindServiceGroups, func(l *v1.ServiceGroupList) { o.ServiceGroups = l.Items }),
@@ -152,15 +160,24 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 		readerOf(kindLeases, func(l *coordinationv1.LeaseList) { o.Leases = l.Items }, in),
 	} {
 		err := c.List(ctx, read.list, read.options...)
+		knowsPureLB = knowsPureLB || slices.Contains(purelbKinds, read.kind) && !isUnknownKind(err)
 		switch {
 		case err == nil:
 			read.take()
 		case read.isNew && isUnknownKind(err):
-		case apierrors.IsForbidden(err) || isUnknownKind(err):
+		case isUnknownKind(err):
+			o.Unread = append(o.Unread, Unread{read.kind, "the API server does not know this kind"})
+		case apierrors.IsForbidden(err):
 			o.Unread = append(o.Unread, Unread{read.kind, err.Error()})
+			if read.kind == kindServices && own != "" && c.List(ctx, read.list, client.InNamespace(own)) == nil {
+				read.take()
+			}
 		default:
 			return nil, fmt.Errorf("list %s: %w", read.kind, err)
 		}
+	}
+	if !knowsPureLB {
+		return nil, ErrNotInstalled
 	}
 	return o, nil
 }

@@ -119,7 +119,9 @@ func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
 			Address: a.Addr.String(), Services: a.Services, From: from, To: to, How: how(from, to, moves[a.Addr].Kind),
 		}
 		if move.How == howUnplaced {
-			move.Reason = is.Unplaced[a.Addr].Message
+			move.Reason = orElse(
+				is.Unplaced[a.Addr].Message, "no other node that is to have it has an agent that renews its Lease",
+			)
 		}
 		p.Moves = append(p.Moves, move)
 	}

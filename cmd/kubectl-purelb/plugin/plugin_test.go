@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -220,13 +221,58 @@ func TestOldRelease(t *testing.T) {
 		})
 	}
 	if o := must(ReadObjects(t.Context(), without("BGPPeerList", "NodeRoutingList"),
-		"purelb-system"))(t); len(o.Unread) > 0 {
+		"purelb-system", ""))(t); len(o.Unread) > 0 {
 		t.Errorf("without BGP: %v", o.Unread)
 	}
-	o := must(ReadObjects(t.Context(), without("ServiceGroupList"), "purelb-system"))(t)
+	o := must(ReadObjects(t.Context(), without("ServiceGroupList"), "purelb-system", ""))(t)
 	if status := StatusOf(must(NewCluster(t.Context(), o, "purelb-system"))(t)); status.Health != Unknown ||
-		!strings.Contains(textOf(t, status), "no matches for kind") {
+		!strings.Contains(textOf(t, status), "the API server does not know this kind") {
 		t.Errorf("without PureLB: %s", textOf(t, status))
+	}
+}
+
+// A cluster without PureLB is not one of which something cannot be read.
+func TestNotInstalled(t *testing.T) {
+	empty := clientfake.NewClientBuilder().WithScheme(must(NewScheme())(t)).Build()
+	none := interceptor.NewClient(empty, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if reflect.TypeOf(list).Elem().PkgPath() == reflect.TypeFor[v1.ServiceGroup]().PkgPath() {
+				return &meta.NoKindMatchError{SearchedVersions: []string{"v1"}}
+			}
+			return c.List(ctx, list, options...)
+		},
+	})
+	if _, err := ReadObjects(t.Context(), none, "purelb-system", ""); !errors.Is(err, ErrNotInstalled) {
+		t.Errorf("read: %v", err)
+	}
+	if _, err := Drain(t.Context(), none, "purelb-system", "node1", io.Discard); !errors.Is(err, ErrNotInstalled) {
+		t.Errorf("drain: %v", err)
+	}
+}
+
+// Who may not list all Services gets those of one namespace.
+func TestServicesOfOneNamespace(t *testing.T) {
+	services := []client.Object{
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}},
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "web"}},
+	}
+	may := interceptor.NewClient(
+		clientfake.NewClientBuilder().WithScheme(must(NewScheme())(t)).WithObjects(services...).Build(), interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				var wanted client.ListOptions
+				wanted.ApplyOptions(options)
+				if _, isServices := list.(*corev1.ServiceList); isServices && wanted.Namespace != "shop" {
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", errors.New("no"))
+				}
+				return c.List(ctx, list, options...)
+			},
+		},
+	)
+	for own, want := range map[string]int{"shop": 1, "other": 0, "": 0} {
+		o := must(ReadObjects(t.Context(), may, "purelb-system", own))(t)
+		if len(o.Services) != want || !o.isUnread(kindServices) {
+			t.Errorf("of %q: %d Services, unread: %v", own, len(o.Services), o.Unread)
+		}
 	}
 }
 
@@ -265,7 +311,7 @@ func TestObserveLeases(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: "boaster"},
 				Spec:       v1.AnnouncementSpec{NodeName: "boaster", HeartbeatSeconds: 1},
 			}).Build()
-		o := must(ReadObjects(ctx, api, "purelb-system"))(t)
+		o := must(ReadObjects(ctx, api, "purelb-system", ""))(t)
 		var agents sync.WaitGroup
 		defer agents.Wait()
 		defer cancel()
@@ -570,7 +616,7 @@ func TestDrainChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			err := Drain(t.Context(), row.api, row.namespace, "node1", &out)
+			_, err := Drain(t.Context(), row.api, row.namespace, "node1", &out)
 			if err == nil || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "node1 is as it was") ||
 				out.Len() > 0 {
 				t.Errorf("%v\n%s", err, out.String())
@@ -602,7 +648,7 @@ func TestUndrainLeavesOtherLabels(t *testing.T) {
 			return c.Patch(ctx, obj, patch, options...)
 		},
 	})
-	if err := Undrain(t.Context(), late, "node1", false, io.Discard); err != nil {
+	if _, err := Undrain(t.Context(), late, "node1", false, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	var now corev1.Node

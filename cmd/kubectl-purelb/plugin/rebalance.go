@@ -291,6 +291,12 @@ func countChange(before, after int) string {
 	return fmt.Sprintf("%d → %d", before, after)
 }
 
+// Rebalanced is what came of spreading the Local addresses again.
+type Rebalanced struct {
+	// Moved are the handovers that are over, with the nodes that have the addresses now.
+	Moved []RebalanceMove `json:"moved"`
+}
+
 // Rebalance spreads the Local addresses again: one handover after the other, each planned anew from what read
 // returns, and never more than there were to do at first. It writes to w what it does. It begins with none
 // while other addresses are on their way. An address that does not arrive within patience stays where it is,
@@ -298,27 +304,29 @@ func countChange(before, after int) string {
 func Rebalance(
 	ctx context.Context, c client.Client, namespace string, read func(context.Context) (*Cluster, error),
 	patience time.Duration, w io.Writer,
-) error {
-	most := -1
+) (*Rebalanced, error) {
+	most, result := -1, &Rebalanced{Moved: []RebalanceMove{}}
 	for done := 0; ; done++ {
 		plan, err := planOnceSettled(ctx, read, patience)
 		if err != nil {
-			return err
+			return result, err
 		}
 		if most < 0 {
 			most = len(plan.Moves)
 		}
 		if done == most || len(plan.Moves) == 0 {
 			_, _ = fmt.Fprintf(w, "%s moved\n", addressCount(done))
-			return nil
+			return result, nil
 		}
 		m := &plan.Moves[0]
 		_, _ = fmt.Fprintf(w, "%d of %d: %s of %s leaves %s, for %s: %s\n",
 			done+1, most, m.Address, printable(strings.Join(m.Services, ", ")), m.From, m.To, m.why())
 		to, err := handOver(ctx, c, namespace, m.From, m.Address, patience)
 		if err != nil {
-			return err
+			return result, err
 		}
+		m.To = to
+		result.Moved = append(result.Moved, *m)
 		_, _ = fmt.Fprintf(w, "%d of %d: %s is on %s\n", done+1, most, m.Address, to)
 	}
 }

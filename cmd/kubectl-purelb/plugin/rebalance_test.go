@@ -316,7 +316,7 @@ func (m *managed) read(ctx context.Context) (*Cluster, error) {
 func TestRebalance(t *testing.T) {
 	m := newManaged(t, balance(4, 0))
 	var out bytes.Buffer
-	if err := Rebalance(t.Context(), m.api, "purelb-system", m.read, time.Minute, &out); err != nil {
+	if _, err := Rebalance(t.Context(), m.api, "purelb-system", m.read, time.Minute, &out); err != nil {
 		t.Fatal(err)
 	}
 	want := "1 of 2: 10.0.0.1 of shop/10.0.0.1 leaves node1, for node2: node1 has 4, node2 has 0\n" +
@@ -331,7 +331,7 @@ func TestRebalance(t *testing.T) {
 	}
 	m.checkNobodyAsks(t)
 	out.Reset()
-	if err := Rebalance(t.Context(), m.api, "purelb-system", m.read, time.Minute, &out); err != nil ||
+	if _, err := Rebalance(t.Context(), m.api, "purelb-system", m.read, time.Minute, &out); err != nil ||
 		out.String() != "0 addresses moved\n" {
 		t.Errorf("again: %v, %s", err, out.String())
 	}
@@ -349,7 +349,7 @@ func TestRebalanceIsBounded(t *testing.T) {
 		return m.read(ctx)
 	}
 	var out bytes.Buffer
-	if err := Rebalance(t.Context(), m.api, "purelb-system", read, time.Minute, &out); err != nil ||
+	if _, err := Rebalance(t.Context(), m.api, "purelb-system", read, time.Minute, &out); err != nil ||
 		!strings.HasSuffix(out.String(), "\n3 addresses moved\n") {
 		t.Errorf("%v: %s", err, out.String())
 	}
@@ -387,7 +387,7 @@ func TestRebalanceEnds(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), row.cancel)
 				defer cancel()
 				var out bytes.Buffer
-				err := Rebalance(ctx, m.api, "purelb-system", m.read, time.Minute, &out)
+				_, err := Rebalance(ctx, m.api, "purelb-system", m.read, time.Minute, &out)
 				if err == nil || !strings.Contains(err.Error(), row.wantErr) {
 					t.Errorf("error is %v", err)
 				}
@@ -403,7 +403,7 @@ func TestRebalanceEnds(t *testing.T) {
 	if err := m.api.Patch(t.Context(), asked, patch); err != nil {
 		t.Fatal(err)
 	}
-	if err := Rebalance(t.Context(), m.api, "purelb-system", m.read, time.Minute, &bytes.Buffer{}); err == nil ||
+	if _, err := Rebalance(t.Context(), m.api, "purelb-system", m.read, time.Minute, &bytes.Buffer{}); err == nil ||
 		!strings.Contains(err.Error(), "node node2 is asked to hand over 1.2.3.4 already") || len(m.asked) != 1 {
 		t.Errorf("while somebody else asks: %v, %q", err, m.asked)
 	}
@@ -412,7 +412,7 @@ func TestRebalanceEnds(t *testing.T) {
 		c.Unread = []Unread{{kindLeases, "no"}}
 		return c, nil
 	}
-	if err := Rebalance(t.Context(), m.api, "purelb-system", forgetful, time.Minute, &bytes.Buffer{}); err == nil ||
+	if _, err := Rebalance(t.Context(), m.api, "purelb-system", forgetful, time.Minute, &bytes.Buffer{}); err == nil ||
 		err.Error() != "nothing is moved, since Leases cannot be read" {
 		t.Errorf("without Leases: %v", err)
 	}

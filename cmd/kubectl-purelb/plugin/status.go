@@ -34,6 +34,8 @@ type Problem struct {
 	// Object as kind/name or kind/namespace/name.
 	Object  string `json:"object"`
 	Message string `json:"message"`
+	// Alert is the one that is about such a problem, empty for none: its page in docs/runbooks says what to do.
+	Alert string `json:"alert,omitempty"`
 }
 
 // Component is a part of PureLB.
@@ -74,7 +76,7 @@ var statusKinds = append([]string{kindLBNodeAgents, kindCommons, kindBGPPeers}, 
 
 // StatusOf summarises the state of PureLB.
 func StatusOf(c *Cluster) *Status {
-	s := &Status{Pools: PoolsOf(c), Unread: c.unreadOf(statusKinds...), Problems: []Problem{}}
+	s := &Status{Pools: PoolsOf(c), Unread: c.unreadOf(statusKinds...), Problems: []Problem{}, Components: []Component{}}
 	s.addComponents(c)
 	s.addPools()
 	s.addAnnouncements(c)
@@ -89,8 +91,8 @@ func StatusOf(c *Cluster) *Status {
 
 func severityRank(h Health) int { return slices.Index([]Health{Healthy, Degraded, Critical}, h) }
 
-func (s *Status) add(severity Health, object, format string, args ...any) {
-	s.Problems = append(s.Problems, Problem{severity, object, fmt.Sprintf(format, args...)})
+func (s *Status) add(severity Health, alert, object, format string, args ...any) {
+	s.Problems = append(s.Problems, Problem{severity, object, fmt.Sprintf(format, args...), alert})
 }
 
 func (s *Status) addComponents(c *Cluster) {
@@ -103,14 +105,16 @@ func (s *Status) addComponents(c *Cluster) {
 		switch {
 		case d.Status.ReadyReplicas == 0:
 			s.add(
-				Critical, "deployment/"+d.Name, "no manager is ready: addresses go on answering, but nothing is allocated or moved",
+				Critical, "PureLBManagerDown", "deployment/"+d.Name,
+				"no manager is ready: addresses go on answering, but nothing is allocated or moved",
 			)
 		case d.Status.ReadyReplicas < desired:
-			s.add(Degraded, "deployment/"+d.Name, "%d of %d managers are ready", d.Status.ReadyReplicas, desired)
+			s.add(Degraded, "", "deployment/"+d.Name, "%d of %d managers are ready", d.Status.ReadyReplicas, desired)
 		}
 	} else if !c.isUnread(kindDeployments) {
 		s.add(
-			Critical, "deployment/"+managerName, "there is none in namespace %s: nothing is allocated or moved", c.Namespace,
+			Critical, "PureLBManagerDown", "deployment/"+managerName,
+			"there is none in namespace %s: nothing is allocated or moved", c.Namespace,
 		)
 	}
 	for i := range c.LBNodeAgents {
@@ -119,13 +123,13 @@ func (s *Status) addComponents(c *Cluster) {
 		if ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); ready != nil &&
 			ready.Status != metav1.ConditionTrue {
 			component.Message = ready.Message
-			s.add(Degraded, "lbnodeagent/"+a.Name, "%s", ready.Message)
+			s.add(Degraded, "PureLBAgentDown", "lbnodeagent/"+a.Name, "%s", ready.Message)
 		}
 		s.Components = append(s.Components, component)
 	}
 	s.addPods(c)
 	if len(c.LBNodeAgents) == 0 && !c.isUnread(kindLBNodeAgents) {
-		s.add(Critical, "lbnodeagent", "there is none: no node runs an agent, and nothing is announced")
+		s.add(Critical, "", "lbnodeagent", "there is none: no node runs an agent, and nothing is announced")
 	}
 }
 
@@ -138,8 +142,8 @@ func (s *Status) addPods(c *Cluster) {
 			if waiting == nil || slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, waiting.Reason) {
 				continue
 			}
-			s.add(Degraded, "pod/"+p.Name, "does not start on %s: %s: see kubectl -n %s describe pod %s and, if it has run, "+
-				"kubectl -n %s logs --previous %s", p.Spec.NodeName, waiting.Reason, p.Namespace, p.Name, p.Namespace, p.Name)
+			s.add(Degraded, "", "pod/"+p.Name, "does not start on %s: %s: see kubectl -n %s describe pod %s and, if it has "+
+				"run, kubectl -n %s logs --previous %s", p.Spec.NodeName, waiting.Reason, p.Namespace, p.Name, p.Namespace, p.Name)
 		}
 	}
 }
@@ -148,14 +152,26 @@ func (s *Status) addPools() {
 	for _, p := range s.Pools {
 		switch {
 		case !p.Ready:
-			s.add(Degraded, "servicegroup/"+p.Group, "%s", p.Message)
+			s.add(Degraded, "", "servicegroup/"+p.Group, "%s", p.Message)
 		case p.IPv4.isFull() || p.IPv6.isFull():
-			s.add(Degraded, "servicegroup/"+p.Group, "has no free address of %s", strings.Join(p.fullFamilies(), " and "))
+			s.add(Degraded, "PureLBPoolExhausted", "servicegroup/"+p.Group, "has no free address of %s",
+				strings.Join(p.fullFamilies(), " and "))
 		}
 		for _, problem := range p.Problems {
-			s.add(Degraded, "servicegroup/"+p.Group, "%s", problem)
+			s.add(Degraded, alertOfPool(problem), "servicegroup/"+p.Group, "%s", problem)
 		}
 	}
+}
+
+// alertOfPool returns the alert that is about what a condition of a ServiceGroup says, or nothing.
+func alertOfPool(problem string) string {
+	switch conditionType, _, _ := strings.Cut(problem, " "); conditionType {
+	case v1.ConditionReachable:
+		return "PureLBIPAMUnavailable"
+	case v1.ConditionDrift:
+		return "PureLBIPAMDrift"
+	}
+	return ""
 }
 
 func (s *Status) addAnnouncements(c *Cluster) {
@@ -167,7 +183,7 @@ func (s *Status) addAnnouncements(c *Cluster) {
 		s.Announced.Desired += a.Status.Desired
 		if ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); ready != nil &&
 			ready.Status == metav1.ConditionFalse {
-			s.add(Degraded, "announcement/"+a.Name, "%s", ready.Message)
+			s.add(Degraded, "PureLBNodeNotAnnouncing", "announcement/"+a.Name, "%s", ready.Message)
 		}
 	}
 	s.Announced.Nodes = len(nodes)
@@ -177,7 +193,11 @@ func (s *Status) addSessions(c *Cluster) {
 	for _, p := range BGPStateOf(c).Peers {
 		s.Components = append(s.Components, Component{"sessions of " + p.Name, p.Established, p.Desired, p.Message})
 		if p.Message != "" {
-			s.add(Degraded, "bgppeer/"+p.Name, "%s", p.Message)
+			alert := ""
+			if p.Reason == v1.ReasonSessionsDown {
+				alert = "PureLBSessionDown"
+			}
+			s.add(Degraded, alert, "bgppeer/"+p.Name, "%s", p.Message)
 		}
 	}
 }
@@ -194,25 +214,31 @@ func (s *Status) addServices(c *Cluster) {
 		switch {
 		case allocated == nil:
 			s.Services.Waiting++
-			s.add(Degraded, object, "the manager has not looked at it yet")
+			s.add(Degraded, "PureLBServiceWithoutAddress", object, "the manager has not looked at it yet")
 			continue
 		case allocated.Status != metav1.ConditionTrue:
 			s.Services.Waiting++
-			s.add(Degraded, object, "%s: %s", allocated.Reason, allocated.Message)
+			alert := "PureLBServiceWithoutAddress"
+			if allocated.Reason == v1.ReasonExhausted {
+				alert = "PureLBPoolExhausted"
+			}
+			s.add(Degraded, alert, object, "%s: %s", allocated.Reason, allocated.Message)
 		}
 		condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
 		if condition != nil && condition.Status != metav1.ConditionTrue && len(svc.Status.LoadBalancer.Ingress) > 0 {
-			severity := Degraded
+			severity, alert := Degraded, "PureLBNodeNotAnnouncing"
 			if !hasAnnouncedPlace(c, svc) {
-				severity = Critical
+				severity, alert = Critical, "PureLBAddressNotAnnounced"
 			}
-			s.add(severity, object, "%s", condition.Message)
+			s.add(severity, alert, object, "%s", condition.Message)
 		}
-		for _, conditionType := range []string{v1.ConditionAdvertised, v1.ConditionServiceReachable} {
+		for _, of := range []struct{ conditionType, alert string }{
+			{v1.ConditionAdvertised, "PureLBServiceNotAdvertised"}, {v1.ConditionServiceReachable, "PureLBAddressUnreachable"},
+		} {
 			// An address that no node announces is not advertised, either: that is said above.
-			if c := meta.FindStatusCondition(svc.Status.Conditions, conditionType); c != nil &&
+			if c := meta.FindStatusCondition(svc.Status.Conditions, of.conditionType); c != nil &&
 				c.Status == metav1.ConditionFalse && c.Reason != v1.ReasonNotAnnounced {
-				s.add(Critical, object, "%s", c.Message)
+				s.add(Critical, of.alert, object, "%s", c.Message)
 			}
 		}
 	}
@@ -274,24 +300,30 @@ func count(n int, noun string) string {
 func (s *Status) WriteText(w io.Writer, style Style) error {
 	t := newText(w, style)
 	t.healthLine(s.Health, s.Summary)
-	if len(s.Problems) > 1 || s.Health == Unknown && len(s.Problems) > 0 {
+	if len(s.Problems) > 0 {
 		t.section("Problems")
-		t.header("SEVERITY", "OBJECT", "MESSAGE")
+		t.header("SEVERITY", "OBJECT", "ALERT", "MESSAGE")
 		for _, p := range s.Problems {
-			t.healthRow(p.Severity, string(p.Severity), p.Object, p.Message)
+			t.healthRow(p.Severity, string(p.Severity), p.Object, p.Alert, p.Message)
 		}
 	}
-	t.section("Components")
-	t.header("COMPONENT", "READY", "MESSAGE")
-	for _, c := range s.Components {
-		t.row(c.Name, fmt.Sprintf("%d/%d", c.Ready, c.Desired), c.Message)
+	if len(s.Components) > 0 {
+		t.section("Components")
+		t.header("COMPONENT", "READY", "MESSAGE")
+		for _, c := range s.Components {
+			t.row(c.Name, fmt.Sprintf("%d/%d", c.Ready, c.Desired), c.Message)
+		}
 	}
-	t.section("Pools")
-	writePools(t, s.Pools, style.Wide)
-	t.section("Announcements")
-	t.line(fmt.Sprintf("%d of %d are made, on %s; %s, %d waiting",
-		s.Announced.Announced, s.Announced.Desired, count(s.Announced.Nodes, "node"), count(s.Services.Total, "Service"),
-		s.Services.Waiting))
+	if len(s.Pools) > 0 {
+		t.section("Pools")
+		writePools(t, s.Pools, style.Wide)
+	}
+	if s.Announced.Nodes > 0 || s.Services.Total > 0 || len(s.Unread) == 0 {
+		t.section("Announcements")
+		t.line(fmt.Sprintf("%d of %d are made, on %s; %s, %d waiting",
+			s.Announced.Announced, s.Announced.Desired, count(s.Announced.Nodes, "node"), count(s.Services.Total, "Service"),
+			s.Services.Waiting))
+	}
 	t.unread(s.Unread)
 	return t.flush()
 }

@@ -30,6 +30,13 @@ const annotationsKept = "purelb.io/"
 // redactedValue stands for what a support bundle does not have.
 const redactedValue = "redacted"
 
+// BundleWritten is what came of writing a support bundle.
+type BundleWritten struct {
+	File string `json:"file"`
+	// Unread are the kinds that are not in it.
+	Unread []Unread `json:"unread,omitempty"`
+}
+
 // WriteSupportBundle writes a gzipped tar with PureLB's objects, the Services that PureLB serves,
 // Nodes, Leases and events of PureLB's namespace, and PureLB's pods with their logs. It has no Secrets
 // and no ConfigMaps, and nothing of other pods and Deployments; annotations of others than PureLB,

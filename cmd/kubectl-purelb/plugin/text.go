@@ -26,7 +26,9 @@ type text struct {
 	// table is the table that is being written, to rows.
 	table *tabwriter.Writer
 	rows  strings.Builder
-	err   error
+	// hasLines is that something is written already.
+	hasLines bool
+	err      error
 }
 
 func newText(w io.Writer, style Style) *text { return &text{out: w, style: style} }
@@ -38,6 +40,7 @@ func (t *text) endTable() {
 	for row := range strings.Lines(t.rows.String()) {
 		if t.err == nil {
 			_, t.err = fmt.Fprintln(t.out, strings.TrimRight(row, " \n"))
+			t.hasLines = true
 		}
 	}
 	t.table = nil
@@ -62,12 +65,21 @@ func (t *text) writeLine(s string) {
 	t.endTable()
 	if t.err == nil {
 		_, t.err = fmt.Fprintln(t.out, s)
+		t.hasLines = true
+	}
+}
+
+// emptyLine parts what follows from what is before it, if something is.
+func (t *text) emptyLine() {
+	t.endTable()
+	if t.hasLines {
+		t.line("")
 	}
 }
 
 // section begins a part of the text.
 func (t *text) section(title string) {
-	t.line("")
+	t.emptyLine()
 	t.line(title)
 }
 
@@ -108,7 +120,7 @@ func (t *text) unread(kinds []Unread) {
 	if len(kinds) == 0 {
 		return
 	}
-	t.line("")
+	t.emptyLine()
 	for _, u := range kinds {
 		t.line("Not read: " + u.Kind + ": " + u.Reason)
 	}
