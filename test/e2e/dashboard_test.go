@@ -83,6 +83,9 @@ func (d dashboard) draw(ctx context.Context, p *prometheus) string {
 		}
 		all = append(all, panel)
 	}
+	for i := range all {
+		Expect(all[i].IsRow || all[i].HasValues()).To(BeTrue(), "%s shows nothing", all[i].Title)
+	}
 	title := fmt.Sprintf(
 		"PureLB's dashboard: a test in the lab, with %d nodes, a router and a NetBox", len(nodeNames()),
 	)
@@ -110,7 +113,15 @@ var _ = Describe("The dashboard", func() {
 				nodes = append(nodes, holder)
 			}
 		}
-		waitUntilAnnounced(ctx, s.createService(ctx, "routed", n.virtualGroup(ctx, s), singleStack))
+		// A rate begins with the second request of a kind.
+		fromNetbox := n.virtualGroup(ctx, s)
+		for _, name := range []string{"routed", "routed-too"} {
+			waitUntilAnnounced(ctx, s.createService(ctx, name, fromNetbox, singleStack))
+			p.waitUntilSome(ctx, `purelb_ipam_request_duration_seconds_count{outcome="201"} > 0`)
+		}
+		p.waitUntilSome(ctx, expand(
+			`sum(rate(purelb_ipam_request_duration_seconds_count{outcome="201"}[$__rate_interval])) > 0`,
+		))
 		s.createService(ctx, "waits", group, singleStack, withAnnotation(v1.AnnotationAddresses, "192.0.2.77"))
 		waitUntilWatched(ctx, s, holders)
 

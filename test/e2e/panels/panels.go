@@ -46,8 +46,9 @@ const (
 	axisWidth   = 46
 	axisHeight  = 18
 	legendStep  = 13
-	// maxNames is how many lines a legend names.
-	maxNames = 6
+	// maxNames is how many lines a legend names, and nameWidth how wide a letter of a name is.
+	maxNames  = 6
+	nameWidth = 5.6
 )
 
 // colours are those of lines, which suit a light and a dark page.
@@ -92,26 +93,49 @@ func (p Panel) draw(b *strings.Builder, end time.Duration) {
 	names := min(len(lines), maxNames)
 	plot := area{
 		left: float64(x + axisWidth), top: float64(y + headHeight), width: float64(w - axisWidth - margin),
-		height: float64(h - headHeight - axisHeight - (names+1)/2*legendStep), end: end, high: highest(lines),
+		height: float64(h - headHeight - axisHeight - (names+1)/2*legendStep), end: end, high: highest(p.Unit, lines),
 	}
 	plot.drawAxes(b, p.Unit)
 	for i, line := range lines {
 		for _, path := range plot.paths(line.Points) {
 			fmt.Fprintf(
-				b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n", path, colours[i%len(colours)],
+				b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="1.5" stroke-linecap="round"/>`+"\n", path,
+				colours[i%len(colours)],
 			)
 		}
 	}
+	letters := int(float64(w/2-margin) / nameWidth)
 	for i, line := range lines[:names] {
-		name := line.Name
+		more := ""
 		if i == names-1 && len(lines) > names {
-			name = fmt.Sprintf("%s, and %d more", name, len(lines)-names)
+			more = fmt.Sprintf(", and %d more", len(lines)-names)
 		}
+		name := shortened(line.Name, letters-len(more)) + more
 		fmt.Fprintf(
 			b, `<text x="%d" y="%d" fill="%s" font-size="10">%s</text>`+"\n", x+margin+i%2*(w/2),
 			y+h-4-((names-1)/2-i/2)*legendStep, colours[i%len(colours)], escape(name),
 		)
 	}
+}
+
+// HasValues reports whether the panel shows anything.
+func (p Panel) HasValues() bool {
+	return slices.ContainsFunc(p.Lines, func(line Line) bool {
+		return slices.ContainsFunc(line.Points, func(point Point) bool { return isDrawn(point.Value) })
+	})
+}
+
+// isDrawn reports whether a value has a place in a panel.
+func isDrawn(value float64) bool { return !math.IsNaN(value) && !math.IsInf(value, 0) }
+
+// shortened returns the beginning and the end of a name that has more letters than there is room for: names of
+// pods differ at their ends.
+func shortened(name string, letters int) string {
+	if len(name) <= letters || letters < 3 {
+		return name
+	}
+	head := (letters - 1) / 2
+	return name[:head] + "…" + name[len(name)-(letters-1-head):]
 }
 
 // last returns the last value of the panel, or NaN.
@@ -124,16 +148,27 @@ func (p Panel) last() float64 {
 	return math.NaN()
 }
 
-// highest returns the end of an axis for the values of lines.
-func highest(lines []Line) float64 {
-	high := 0.0
+// bytesPerMiB is what a value in bytes is divided by, to be shown.
+const bytesPerMiB = 1 << 20
+
+// highest returns the end of an axis for the values of lines: a round number, as it is shown.
+func highest(unit string, lines []Line) float64 {
+	high, shownIn := 0.0, 1.0
+	if unit == "bytes" {
+		shownIn = bytesPerMiB
+	}
 	for _, line := range lines {
 		for _, point := range line.Points {
-			if !math.IsNaN(point.Value) && !math.IsInf(point.Value, 0) {
-				high = max(high, point.Value)
+			if isDrawn(point.Value) {
+				high = max(high, point.Value/shownIn)
 			}
 		}
 	}
+	return roundUp(high) * shownIn
+}
+
+// roundUp returns the next of 1, 2, 5, 10, 20, … or one of their parts; 1 for 0.
+func roundUp(high float64) float64 {
 	if high == 0 {
 		return 1
 	}
@@ -173,13 +208,16 @@ func (a area) paths(points []Point) []string {
 	var all []string
 	var path []string
 	finish := func() {
+		if len(path) == 1 {
+			path = append(path, path[0]) // which is drawn as a dot
+		}
 		if len(path) > 0 {
 			all = append(all, strings.Join(path, " "))
 		}
 		path = nil
 	}
 	for _, p := range points {
-		if math.IsNaN(p.Value) || math.IsInf(p.Value, 0) {
+		if !isDrawn(p.Value) {
 			finish()
 			continue
 		}
@@ -205,7 +243,7 @@ func Format(unit string, value float64) string {
 	case unit == "s":
 		return number(value) + " s"
 	case unit == "bytes":
-		return number(value/(1<<20)) + " MiB"
+		return number(value/bytesPerMiB) + " MiB"
 	case unit == "ops":
 		return number(value) + "/s"
 	case value == math.Trunc(value):

@@ -55,10 +55,29 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestHighest ends an axis at a round number.
+// TestShortened keeps both ends of a name, by which names differ.
+func TestShortened(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(shortened("purelb-manager-5f9b-nzjs2", 25)).To(Equal("purelb-manager-5f9b-nzjs2"))
+	g.Expect(shortened("purelb-manager-5f9b-nzjs2", 13)).To(Equal("purelb…-nzjs2"))
+	g.Expect(shortened("ab", 1)).To(Equal("ab"))
+}
+
+// TestHasValues tells a panel that shows nothing from one that shows zero.
+func TestHasValues(t *testing.T) {
+	g := NewWithT(t)
+	for value, want := range map[float64]bool{0: true, 1: true, math.Inf(1): false} {
+		g.Expect(Panel{Lines: []Line{{"a", []Point{{0, math.NaN()}, {0, value}}}}}.HasValues()).To(Equal(want))
+	}
+	g.Expect(Panel{Lines: []Line{{"a", nil}}}.HasValues()).To(BeFalse())
+}
+
+// TestHighest ends an axis at a round number, as it is shown.
 func TestHighest(t *testing.T) {
 	g := NewWithT(t)
 	for value, want := range map[float64]float64{0: 1, 1: 1, 3: 5, 7: 10, 0.3: 0.5, 120: 200} {
-		g.Expect(highest([]Line{{"", []Point{{0, value}, {0, math.Inf(1)}}}})).To(BeNumerically("~", want, 1e-9))
+		g.Expect(highest("", []Line{{"", []Point{{0, value}, {0, math.Inf(1)}}}})).To(BeNumerically("~", want, 1e-9))
 	}
+	line := []Line{{"", []Point{{0, 70 << 20}}}}
+	g.Expect(Format("bytes", highest("bytes", line))).To(Equal("100 MiB"))
 }
