@@ -1,6 +1,7 @@
 #!/bin/bash
-# helm.sh LAB HELM IMAGE: installs the chart in the lab that is up, in a namespace that is not the
-# default one, upgrades the release under requests, uninstalls it, and checks what is left.
+# helm.sh LAB HELM IMAGE: lints the chart, and installs it in the lab that is up, in a namespace that is not the
+# default one, with a CustomResourceDefinition as an older release might have it. It upgrades the release under
+# requests, uninstalls it, and checks what is left.
 set -euo pipefail
 lab=$1 helm=$2 image=$3
 root=$(dirname "$0")/../..
@@ -16,12 +17,24 @@ until_true() { # until_true WHAT COMMAND…: waits a minute
 	for _ in $(seq 120); do "$@" >/dev/null 2>&1 && return; sleep 0.5; done
 	fail "not within a minute: $what"
 }
-release() { "$helm" "$1" purelb "$root/charts/purelb" -n $namespace --set image.repository="${image%:*}" --set image.tag="${image##*:}" --wait --timeout 3m "${@:2}"; }
+chart=$root/charts/purelb
+release() { "$helm" "$1" purelb "$chart" -n $namespace --set image.repository="${image%:*}" --set image.tag="${image##*:}" --wait --timeout 3m "${@:2}"; }
 
-say "install"
+say "lint"
+"$helm" lint --strict "$chart"
+
+say "install, with a CustomResourceDefinition without the short name sgs"
+older=$(mktemp -d)
+trap 'rm -r "$older"' EXIT
+cp -r "$chart" "$older/"
+sed -i '/^    - sgs$/d' "$older/purelb/templates/customresourcedefinition-servicegroups.purelb.io.yaml"
+short_names() { k get crd servicegroups.purelb.io -o 'jsonpath={.spec.names.shortNames}'; }
+chart=$older/purelb
 k create namespace $namespace
 k label namespace $namespace pod-security.kubernetes.io/enforce=privileged
 release install
+chart=$root/charts/purelb
+[ "$(short_names)" = '["sg"]' ] || fail "the older release has the short names $(short_names)"
 sed "s/purelb-system/$namespace/" "$root/test/demo/demo.yaml" | k apply -f -
 k -n $namespace wait lbnodeagent/default --for=condition=Ready --timeout=120s
 k rollout status deployment/echo --timeout=120s
@@ -38,6 +51,7 @@ before=$(k get service echo -o 'jsonpath={.metadata.annotations.purelb\.io/annou
 bundle() { k get validatingwebhookconfiguration purelb-validating -o 'jsonpath={.webhooks[0].clientConfig.caBundle}'; }
 [ -n "$(bundle)" ] || fail "the webhooks have no CA bundle"
 release upgrade --set 'manager.extraArgs={--log-level=debug}' --set manager.replicas=3 --set networkPolicy.enabled=true
+[ "$(short_names)" = '["sg","sgs"]' ] || fail "the upgrade leaves the CustomResourceDefinition with the short names $(short_names)"
 [ -n "$(bundle)" ] || fail "the upgrade took the webhooks' CA bundle"
 [ "$(k -n $namespace get deployment purelb-manager -o 'jsonpath={.status.readyReplicas}')" = 3 ] || fail "not three managers"
 k -n $namespace get networkpolicy purelb-manager >/dev/null
