@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the release of HEAD twice, by make release-dry-run, and fails unless all files have the same bytes. The two
-# clones have paths of different lengths; the second has a compile cache of its own, so that everything is compiled
+# Makes the release of HEAD, as it is at the start, twice, by make release-dry-run, and fails unless all files have the
+# same bytes. The two clones have paths of different lengths; the second has a compile cache of its own, so that everything is compiled
 # there again, another umask, time zone, language and Go settings. With SHARED_CACHE=1 it has the first one's cache:
 # everything is linked, generated and packed again then, and not compiled. At the end the checksums are checked, and
 # the images are pushed to a registry of this machine, which has to find the digests that images.txt names.
@@ -11,6 +11,7 @@ kustomize=$1 crane=$2
 shift 2
 [ $# -gt 0 ] || set -- RELEASE_ARCHES=amd64 PLATFORMS=linux/amd64
 [ -z "$(git status --porcelain)" ] || echo "test-release: changes that are not committed are not tested"
+head=$(git rev-parse HEAD)
 work=$(mktemp -d "${TMPDIR:-/tmp}/purelb-release-XXXXXX")
 registry=
 clean() {
@@ -24,11 +25,12 @@ clean() {
 trap clean EXIT
 trap 'exit 130' INT TERM
 
-# release FOLDER VARIABLE=VALUE… makes the release of HEAD in a clone.
+# release FOLDER VARIABLE=VALUE… makes the release in a clone. Meanwhile somebody may commit.
 release() {
 	clone=$work/$1
 	shift
 	git clone --quiet --no-hardlinks . "$clone"
+	git -C "$clone" checkout --quiet --detach "$head"
 	mkdir "$clone/bin"
 	cp "$kustomize" "$clone/bin/"
 	env -u MAKEFLAGS -u MAKEOVERRIDES -u MFLAGS -u MAKELEVEL -u GOFLAGS "$@" make -C "$clone" release-dry-run VERSION=1.2.3
