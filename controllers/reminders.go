@@ -16,6 +16,9 @@ import (
 // The process loses them when it ends: then a Service says so again reminderMin later. The zero
 // value is ready for use.
 type reminders struct {
+	// random returns a random duration from 0 to below a longest one; nil for a source of the process.
+	random func(below time.Duration) time.Duration
+
 	mu sync.Mutex
 	// services has an entry for each Service that waits.
 	services map[client.ObjectKey]*reminder
@@ -42,7 +45,8 @@ func (r *reminders) next(key client.ObjectKey, refusal string, now time.Time) (i
 	one := r.services[key]
 	switch {
 	case one == nil || one.about != about:
-		one = &reminder{Backoff: pacing.Backoff{Min: reminderMin, Max: reminderMax, Spread: reminderSpread}, about: about}
+		waits := pacing.Backoff{Min: reminderMin, Max: reminderMax, Spread: reminderSpread, Random: r.random}
+		one = &reminder{Backoff: waits, about: about}
 		if r.services == nil {
 			r.services = map[client.ObjectKey]*reminder{}
 		}

@@ -30,6 +30,8 @@ type ServiceReconciler struct {
 	IsDefaultLoadBalancer bool   // serve Services without a loadBalancerClass
 	Metrics               *Metrics
 	IPAM                  *ExternalIPAM
+	// Random returns a random duration from 0 to below a longest one; nil for a source of the process.
+	Random func(below time.Duration) time.Duration
 
 	uncached  client.Reader // reads from the API server itself
 	index     *serviceIndex
@@ -55,7 +57,7 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Component prepares the reconciler, and returns it and what wakes it.
 func (r *ServiceReconciler) Component(cluster ComponentManager) Component {
-	r.uncached, r.index = cluster.GetAPIReader(), r.IPAM.index
+	r.uncached, r.index, r.reminders.random = cluster.GetAPIReader(), r.IPAM.index, r.Random
 	r.Metrics.countServicesBy(r.index.countWaiting, r.index.countStates)
 	return Component{
 		Name: "service", Reconciler: r, For: &corev1.Service{}, ForChanged: allocationChanged,

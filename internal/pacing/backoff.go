@@ -1,8 +1,9 @@
 package pacing
 
 import (
-	"math/rand/v2"
 	"time"
+
+	"github.com/purelb/purelb-operator/internal/tasks"
 )
 
 // Backoff decides how long to wait after failures in a row. Its exported fields are
@@ -13,6 +14,9 @@ type Backoff struct {
 	// Spread is the random part of each wait, from 0 to 1: of a wait of 1 s and a
 	// spread of 0.5 at least 0.5 s remain. A spread never makes a wait longer.
 	Spread float64
+	// Random returns a random duration from 0 to below a longest one, as a tasks.Runner does. If it is nil,
+	// the random part is from a source of the process.
+	Random func(below time.Duration) time.Duration
 
 	failing  bool
 	lastWait time.Duration // without the random part; 0 after a success
@@ -21,8 +25,11 @@ type Backoff struct {
 // Next notes one more failure, and returns how long to wait before the next attempt.
 func (b *Backoff) Next() time.Duration {
 	b.failing, b.lastWait = true, min(max(b.Min, 2*b.lastWait), b.Max)
-	random := b.Spread * rand.Float64() //nolint:gosec // a random wait spreads load, and is no secret
-	return b.lastWait - time.Duration(random*float64(b.lastWait))
+	random := b.Random
+	if random == nil {
+		random = tasks.Goroutines{}.Random
+	}
+	return b.lastWait - random(time.Duration(b.Spread*float64(b.lastWait)))
 }
 
 // Failing reports whether the last attempt failed.

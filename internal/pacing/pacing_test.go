@@ -87,3 +87,19 @@ func TestBackoffSpread(t *testing.T) {
 		t.Errorf("waits from %s to %s, want them spread from 500ms to 1s", least, most)
 	}
 }
+
+// The random part is from the source that it is given.
+func TestBackoffRandom(t *testing.T) {
+	var asked []time.Duration
+	b := Backoff{Min: time.Second, Max: 3 * time.Second, Spread: 0.5, Random: func(below time.Duration) time.Duration {
+		asked = append(asked, below)
+		return below / 5
+	}}
+	waits := []time.Duration{b.Next(), b.Next(), b.Next()}
+	if want := []time.Duration{900 * ms, 1800 * ms, 2700 * ms}; !slices.Equal(waits, want) {
+		t.Errorf("waits %s, want %s", waits, want)
+	}
+	if want := []time.Duration{500 * ms, 1000 * ms, 1500 * ms}; !slices.Equal(asked, want) {
+		t.Errorf("asked for random durations below %s, want %s", asked, want)
+	}
+}

@@ -265,7 +265,8 @@ func (s *Speaker) Prepare() {
 		Tasks:  s.Tasks,
 		Client: func() client.Client { return s.Client }, Kind: "NodeRouting", FieldOwner: FieldOwner,
 		Changed: make(chan struct{}, 1), Timeout: reportTimeout, Rests: pacing.Batch{Gap: reportGap},
-		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry, Spread: 0.5}, MaxUnanswered: maxRetry,
+		Failures:      pacing.Backoff{Min: minRetry, Max: maxRetry, Spread: 0.5, Random: s.Tasks.Random},
+		MaxUnanswered: maxRetry,
 	}
 }
 
