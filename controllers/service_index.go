@@ -318,7 +318,7 @@ func (x *serviceIndex) takeReleased(key client.ObjectKey) []releasedAddresses {
 }
 
 // servicesWaitingFor lists the Services that wait for addresses of some families of a
-// group, or of any group.
+// group, or of any group, in the order of their names.
 func (x *serviceIndex) servicesWaitingFor(group string, families ...allocation.Family) []client.ObjectKey {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -333,7 +333,10 @@ func (x *serviceIndex) servicesWaitingFor(group string, families ...allocation.F
 			}
 		}
 	}
-	return keys
+	slices.SortFunc(keys, func(a, b client.ObjectKey) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return slices.Compact(keys)
 }
 
 // servicesWith lists the Services that have one of the addresses in use.
