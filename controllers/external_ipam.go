@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -22,6 +22,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/ipam"
 	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -52,6 +53,8 @@ type ExternalIPAMOptions struct {
 	Netbox         netbox.Options
 	Metrics        *Metrics
 	Now            func() time.Time
+	// Tasks runs what asks the systems; as goroutines, if it is nil.
+	Tasks tasks.Runner
 }
 
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=purelb-system,verbs=get
@@ -64,10 +67,10 @@ func NewExternalIPAM(c client.Client, uncached client.Reader, o ExternalIPAMOpti
 		installationID:        o.InstallationID, index: newServiceIndex(o.IsDefaultLoadBalancer, o.Now),
 	}
 	x.broker = ipam.NewBroker(ipam.Options{
-		Cluster: x, Now: o.Now,
+		Cluster: x, Now: o.Now, Tasks: o.Tasks,
 		NewSystem: func(group string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
 			options := o.Netbox
-			options.Now = o.Now
+			options.Now, options.Tasks = o.Now, o.Tasks
 			options.Observe = func(outcome string, took time.Duration) { o.Metrics.ObserveIPAMRequest(group, outcome, took) }
 			return netbox.NewSystem(config, token, cluster, options)
 		},
@@ -81,7 +84,12 @@ func NewExternalIPAM(c client.Client, uncached client.Reader, o ExternalIPAMOpti
 }
 
 // SetupWithManager lets mgr run it while it leads.
-func (x *ExternalIPAM) SetupWithManager(mgr ctrl.Manager) error { return mgr.Add(x.broker) }
+func (x *ExternalIPAM) SetupWithManager(mgr interface {
+	Add(runnable manager.Runnable) error
+},
+) error {
+	return mgr.Add(x.broker)
+}
 
 // add enqueues a request, if the queue's reconciler runs.
 func add(q *atomic.Pointer[queue], name types.NamespacedName, after time.Duration) {

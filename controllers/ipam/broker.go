@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/netip"
@@ -13,6 +14,8 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/internal/order"
+	"github.com/purelb/purelb-operator/internal/tasks"
 )
 
 // Cluster is what a Broker has to know of the cluster.
@@ -42,6 +45,8 @@ type Options struct {
 	// NewSystem returns the System of a ServiceGroup. It sends nothing.
 	NewSystem func(group string, config *allocation.Netbox, token string, cluster types.UID) (System, error)
 	Now       func() time.Time
+	// Tasks runs the queues; as goroutines, if it is nil.
+	Tasks tasks.Runner
 	// AnswersChanged is called when the answers to a Service's requests have changed, and
 	// ObservationChanged when the observation of a ServiceGroup has. They must not block.
 	AnswersChanged     func(types.NamespacedName)
@@ -124,17 +129,17 @@ type groupState struct {
 	observedAt time.Time
 }
 
-func newGroupState(config *allocation.Netbox, now time.Time) *groupState {
+func (b *Broker) newGroupState(config *allocation.Netbox, now time.Time) *groupState {
 	return &groupState{
-		config: config, endpoint: endpointOf(config), look: newSchedule(now, newJobBackoff()),
+		config: config, endpoint: endpointOf(config), look: newSchedule(now, b.newJobBackoff()),
 		pauses: map[allocation.Family]*schedule{}, unusedSince: map[netip.Addr]time.Time{},
 	}
 }
 
-// pauseOf returns the pause of a family. It is over if there has been none.
-func (g *groupState) pauseOf(family allocation.Family) *schedule {
+// pauseOf returns the pause of a family of a group. It is over if there has been none.
+func (b *Broker) pauseOf(g *groupState, family allocation.Family) *schedule {
 	if g.pauses[family] == nil {
-		g.pauses[family] = &schedule{backoff: newJobBackoff()}
+		g.pauses[family] = &schedule{backoff: b.newJobBackoff()}
 	}
 	return g.pauses[family]
 }
@@ -142,6 +147,15 @@ func (g *groupState) pauseOf(family allocation.Family) *schedule {
 type requestKey struct {
 	uid     types.UID
 	request allocation.IPAMRequest
+}
+
+// compareRequestKeys orders the keys of requests.
+func compareRequestKeys(a, b requestKey) int {
+	return cmp.Or(
+		cmp.Compare(a.uid, b.uid), cmp.Compare(a.request.Group, b.request.Group),
+		cmp.Compare(a.request.Family, b.request.Family), a.request.Address.Compare(b.request.Address),
+		order.TrueFirst(a.request.IsShown, b.request.IsShown),
+	)
 }
 
 // requestState is a request of a Service.
@@ -160,8 +174,8 @@ type requestState struct {
 	isOfEndpoint bool
 }
 
-func newRequestState(owner Owner, now time.Time) *requestState {
-	return &requestState{owner: owner, since: now, schedule: newSchedule(now, newJobBackoff())}
+func (b *Broker) newRequestState(owner Owner, now time.Time) *requestState {
+	return &requestState{owner: owner, since: now, schedule: newSchedule(now, b.newJobBackoff())}
 }
 
 func (c *requestState) hasAddress() bool { return c.isAnswered && c.offer.Reason == "" }
@@ -179,8 +193,8 @@ type recordJob struct {
 	reportedAt  time.Time
 }
 
-func newRecordJob(now time.Time) recordJob {
-	return recordJob{schedule: newSchedule(now, newRecordBackoff())}
+func (b *Broker) newRecordJob(now time.Time) recordJob {
+	return recordJob{schedule: newSchedule(now, b.newRecordBackoff())}
 }
 
 // pendingRelease is an address to release.
@@ -199,6 +213,9 @@ type pendingRepair struct {
 
 // NewBroker makes a Broker, which asks for nothing until it is started.
 func NewBroker(o Options) *Broker {
+	if o.Tasks == nil {
+		o.Tasks = tasks.Goroutines{}
+	}
 	return &Broker{
 		Options: o, groups: map[string]*groupState{}, queues: map[endpoint]*queue{},
 		requests: map[requestKey]*requestState{}, releases: map[releaseKey]*pendingRelease{},
@@ -214,7 +231,7 @@ func (b *Broker) Start(ctx context.Context) error {
 		b.startQueue(e) //nolint:contextcheck // it is b.ctx
 	}
 	b.mu.Unlock()
-	<-ctx.Done()
+	b.Tasks.Wait(ctx, tasks.Forever)
 	return nil
 }
 
@@ -238,7 +255,7 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 	}
 	now := b.Now()
 	b.dropRepairs(group) // the next comparison finds them
-	b.groups[group] = newGroupState(config, now)
+	b.groups[group] = b.newGroupState(config, now)
 	for key, c := range b.requests {
 		if key.request.Group == group {
 			c.pause = nil
@@ -247,7 +264,7 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 	}
 	for key, r := range b.releases {
 		if key.group == group {
-			r.recordJob = newRecordJob(now)
+			r.recordJob = b.newRecordJob(now)
 		}
 	}
 	e := endpointOf(config)
@@ -255,7 +272,7 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 		b.queues[e] = newQueue()
 		b.startQueue(e)
 	}
-	b.queues[e].restart()
+	b.queues[e].restart(b.newHealth())
 	b.stopIdleQueues()
 }
 
@@ -277,7 +294,7 @@ func (b *Broker) Want(owner Owner, requests []allocation.IPAMRequest) {
 	for _, request := range requests {
 		key := requestKey{owner.UID, request}
 		if b.requests[key] == nil {
-			b.requests[key] = newRequestState(owner, now)
+			b.requests[key] = b.newRequestState(owner, now)
 			b.wake(request.Group)
 		}
 	}
@@ -318,7 +335,7 @@ func (b *Broker) addRelease(key releaseKey, at time.Time) {
 	if r := b.releases[key]; r != nil {
 		r.isAskedAgain = true
 	} else {
-		b.releases[key] = &pendingRelease{recordJob: newRecordJob(at)}
+		b.releases[key] = &pendingRelease{recordJob: b.newRecordJob(at)}
 	}
 	b.wake(key.group)
 }

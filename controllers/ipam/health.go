@@ -1,10 +1,12 @@
 package ipam
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 	"github.com/purelb/purelb-operator/internal/pacing"
 )
 
@@ -27,8 +29,8 @@ type health struct {
 	unanswered map[*schedule]bool
 }
 
-func newHealth() health {
-	return health{backoff: newAwayBackoff(), unanswered: map[*schedule]bool{}}
+func (b *Broker) newHealth() health {
+	return health{backoff: b.newAwayBackoff(), unanswered: map[*schedule]bool{}}
 }
 
 // notBefore is when the system, which is away, may be asked again.
@@ -62,13 +64,13 @@ func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
 		h.wait = max(h.wait, refusedRetry)
 		q.tokenReadAt = time.Time{} // there may be a new one
 	}
-	for name, g := range b.groups {
+	for name, g := range order.ByKey(b.groups, cmp.Compare) {
 		if g.endpoint == e {
 			g.inspection, g.inspected = nil, nil // what it has found is old when the system is back
 			b.observe(name, g, q)
 		}
 	}
-	for key, c := range b.requests {
+	for key, c := range order.ByKey(b.requests, compareRequestKeys) {
 		// What a Service says for a reason of its own stays, and so does, for a while, what it
 		// says of a system that is away for this reason and that.
 		isNew := c.isOfEndpoint && now.Sub(c.answeredAt) < detailInterval
@@ -105,7 +107,7 @@ func (b *Broker) noteAnswer(e endpoint, q *queue) {
 	clear(h.unanswered)
 	h.failure, h.isUnanswered = nil, false
 	h.backoff.Reset()
-	for name, g := range b.groups {
+	for name, g := range order.ByKey(b.groups, cmp.Compare) {
 		if g.endpoint == e {
 			b.observe(name, g, q)
 			if wasAway {

@@ -147,7 +147,7 @@ func (b *Broker) request(ctx context.Context, j *job, system System) (conclude f
 			b.addRelease(releaseKey{j.group, j.allocated}, b.Now())
 		case failure == nil:
 			if !request.Address.IsValid() {
-				j.state.pauseOf(request.Family).restart(b.Now())
+				b.pauseOf(j.state, request.Family).restart(b.Now())
 			}
 			c.isAnswered, c.isOfEndpoint, c.offer = true, false, allocation.Offer{Address: j.allocated}
 			if report := j.state.observation.Report; report != nil && !report.hasAddress(j.allocated) {
@@ -168,7 +168,7 @@ func (b *Broker) noteRefusal(j *job, failure *Error) {
 	now, c, g := b.Now(), j.requested, j.state
 	c.pause, c.isOfEndpoint = nil, false
 	if failure.Scope == ScopeGroup || failure.Reason == v1.ReasonExhausted {
-		c.pause = g.pauseOf(j.requestKey.request.Family)
+		c.pause = b.pauseOf(g, j.requestKey.request.Family)
 		if !c.pause.dueAt.After(now) {
 			c.pause.postpone(now, failure)
 		}
@@ -214,7 +214,7 @@ func (b *Broker) release(ctx context.Context, j *job, system System) (conclude f
 // askForReleased lets requests be asked for at once that wait for an address that is free now.
 func (b *Broker) askForReleased(group string, g *groupState, a netip.Addr) {
 	now := b.Now()
-	g.pauseOf(allocation.FamilyOf(a)).restart(now)
+	b.pauseOf(g, allocation.FamilyOf(a)).restart(now)
 	for key, c := range b.requests {
 		if key.request.Group == group && key.request.Address == a {
 			c.hasten(now)

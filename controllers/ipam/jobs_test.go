@@ -103,7 +103,7 @@ func TestWhatIsAskedForReleasedAddress(t *testing.T) {
 			request := c.requests[requestKey{ownerNamed("web").UID, row.request}]
 			waits := &request.schedule
 			if !row.request.Address.IsValid() {
-				request.pause = c.groups[row.request.Group].pauseOf(row.request.Family)
+				request.pause = c.pauseOf(c.groups[row.request.Group], row.request.Family)
 				waits = request.pause
 			}
 			waits.dueAt = c.now.Add(time.Hour)
@@ -182,7 +182,7 @@ func TestRepairIsReported(t *testing.T) {
 			c.stub.inUse[address1] = row.isInUse
 			key := releaseKey{group1, address1}
 			missing := Missing{Address: address1, Owner: ownerNamed("web"), HasOtherRecord: row.isHandedOn}
-			c.repairs[key] = &pendingRepair{recordJob: newRecordJob(c.now), missing: missing}
+			c.repairs[key] = &pendingRepair{recordJob: c.newRecordJob(c.now), missing: missing}
 			j := &job{kind: repairJob, group: group1, state: c.groups[group1], repair: c.repairs[key], address: address1}
 			conclude, err := c.repair(t.Context(), j, system)
 			conclude(errorOf(err))

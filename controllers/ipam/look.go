@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // look compares what a system has with what Services hold. Each turn of the job does a part of the
@@ -60,7 +62,7 @@ func (b *Broker) noteReport(group string, g *groupState, report *Report, held ma
 			delete(g.observation.Differences, a)
 		}
 	}
-	for a, text := range comparison.Differences {
+	for a, text := range order.ByKey(comparison.Differences, netip.Addr.Compare) {
 		var owner Owner // nobody's is what no Service holds
 		if owners := held[a]; len(owners) > 0 {
 			owner = owners[0]
@@ -85,7 +87,7 @@ func (b *Broker) noteMissing(group string, missing []Missing, now time.Time) {
 		isMissing[m.Address] = true
 		key := releaseKey{group, m.Address}
 		if b.repairs[key] == nil {
-			b.repairs[key] = &pendingRepair{recordJob: newRecordJob(now)}
+			b.repairs[key] = &pendingRepair{recordJob: b.newRecordJob(now)}
 		}
 		b.repairs[key].missing = m
 	}

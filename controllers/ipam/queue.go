@@ -30,12 +30,12 @@ type queue struct {
 }
 
 func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), health: newHealth(), lastTurn: map[jobKind]int{}}
+	return &queue{wake: make(chan struct{}, 1), lastTurn: map[jobKind]int{}}
 }
 
-// restart forgets failures.
-func (q *queue) restart() {
-	q.health, q.tokenReadAt = newHealth(), time.Time{}
+// restart forgets failures: health has none.
+func (q *queue) restart(health health) {
+	q.health, q.tokenReadAt = health, time.Time{}
 	pacing.Signal(q.wake)
 }
 
@@ -52,7 +52,7 @@ func (b *Broker) startQueue(e endpoint) {
 	}
 	ctx, cancel := context.WithCancel(b.ctx)
 	q.stop = cancel
-	go b.work(ctx, e, q)
+	b.Tasks.Go(func() { b.work(ctx, e, q) })
 }
 
 // stopIdleQueues ends the workers of endpoints that no group has.
@@ -122,11 +122,13 @@ func (j *job) dueAt() time.Time {
 }
 
 // comesBefore reports whether the turn of job a comes before that of b: the kind that has
-// waited longer for one comes first, then the namespace, then the job.
+// waited longer for one comes first, then the namespace, then the job. Of two that have waited for equally
+// long it is always the same one.
 func (q *queue) comesBefore(a, b *job) bool {
 	return cmp.Or(
 		cmp.Compare(q.lastTurn[a.kind], q.lastTurn[b.kind]), cmp.Compare(a.kind, b.kind),
 		a.turn.Compare(b.turn), a.schedule.waitsSince.Compare(b.schedule.waitsSince),
+		cmp.Compare(a.group, b.group), compareRequestKeys(a.requestKey, b.requestKey), a.address.Compare(b.address),
 	) < 0
 }
 
@@ -138,13 +140,7 @@ func (b *Broker) work(ctx context.Context, e endpoint, q *queue) {
 			b.do(ctx, q, j)
 			continue
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-q.wake:
-		case <-timer.C:
-		}
-		timer.Stop()
+		b.Tasks.Wait(ctx, wait, q.wake)
 	}
 }
 

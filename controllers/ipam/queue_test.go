@@ -3,6 +3,10 @@ package ipam
 import (
 	"fmt"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
 // The queue of a system ends when no group uses the system any more, and what is under way there
@@ -60,5 +64,29 @@ func TestTurnsOfManyNamespaces(t *testing.T) {
 		if n := len(c.turns); n != want {
 			t.Errorf("%d of %d turns are remembered, want %d", n, namespaces, want)
 		}
+	}
+}
+
+// Of jobs that have waited for equally long the same one is next whenever it is asked which, and those who wait for a
+// system that is away are told of it in the same order.
+func TestSameOrder(t *testing.T) {
+	next, told := map[string]bool{}, map[string]bool{}
+	for range 20 {
+		c := newClocked(group1)
+		c.groups[group1].observation.Report = &Report{}
+		for n := range 10 {
+			c.requestOf(fmt.Sprint("service", n), group1)
+		}
+		q, e := c.queueOf(group1)
+		q.lastTurn[compareJob] = 1
+		j, _ := c.nextInTurn(e, q, c.now)
+		next[j.requested.owner.Name] = true
+		order := ""
+		c.AnswersChanged = func(name types.NamespacedName) { order += name.Name + " " }
+		c.fail(e, q, &Error{Reason: v1.ReasonIPAMUnavailable, Scope: ScopeEndpoint})
+		told[order] = true
+	}
+	if len(next) != 1 || len(told) != 1 {
+		t.Errorf("any of %v is next, and the order is any of %v", next, told)
 	}
 }

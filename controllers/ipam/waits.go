@@ -66,14 +66,12 @@ const (
 // them a comparison, for a system to count as away whose status is well.
 const unansweredJobs = 3
 
-func newAwayBackoff() pacing.Backoff {
-	return pacing.Backoff{Min: minAwayRetry, Max: maxAwayRetry, Spread: retrySpread}
-}
+func (b *Broker) newAwayBackoff() pacing.Backoff { return b.newBackoff(minAwayRetry, maxAwayRetry) }
 
-func newJobBackoff() pacing.Backoff {
-	return pacing.Backoff{Min: minJobRetry, Max: maxJobRetry, Spread: retrySpread}
-}
+func (b *Broker) newJobBackoff() pacing.Backoff { return b.newBackoff(minJobRetry, maxJobRetry) }
 
-func newRecordBackoff() pacing.Backoff {
-	return pacing.Backoff{Min: minJobRetry, Max: maxRecordRetry, Spread: retrySpread}
+func (b *Broker) newRecordBackoff() pacing.Backoff { return b.newBackoff(minJobRetry, maxRecordRetry) }
+
+func (b *Broker) newBackoff(shortest, longest time.Duration) pacing.Backoff {
+	return pacing.Backoff{Min: shortest, Max: longest, Spread: retrySpread, Random: b.Tasks.Random}
 }

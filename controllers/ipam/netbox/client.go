@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -49,6 +50,10 @@ type Options struct {
 	Observe func(outcome string, took time.Duration)
 	// Now tells the time, for Observe.
 	Now func() time.Time
+	// Transport sends the requests. If it is nil, they are sent by TCP, and Proxy counts.
+	Transport http.RoundTripper
+	// Tasks runs the caller, and lets it wait; nil for a goroutine.
+	Tasks tasks.Runner
 }
 
 // client sends requests to one NetBox.
@@ -63,21 +68,31 @@ func newClient(base, token, caBundle string, o Options) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Tasks == nil {
+		o.Tasks = tasks.Goroutines{}
+	}
+	if o.Transport == nil {
+		o.Transport = newTransport(roots, o.Proxy)
+	}
+	return &client{base: base, token: strings.TrimSpace(token), options: o, http: &http.Client{
+		Transport: o.Transport, Timeout: requestTimeout,
+		// A redirect leads to a page for logging in, or takes the token elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// newTransport returns what sends requests by TCP.
+func newTransport(roots *x509.CertPool, proxy func(*http.Request) (*url.URL, error)) *http.Transport {
 	// It has no HTTP/2: requests come one after the other, and a connection of HTTP/1.1 on
 	// which one got no answer in time is used no more.
-	transport := &http.Transport{
-		Proxy:               o.Proxy,
+	return &http.Transport{
+		Proxy:               proxy,
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSHandshakeTimeout: tlsTimeout,
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		MaxIdleConns:        2,
 		IdleConnTimeout:     30 * time.Second,
 	}
-	return &client{base: base, token: strings.TrimSpace(token), options: o, http: &http.Client{
-		Transport: transport, Timeout: requestTimeout,
-		// A redirect leads to a page for logging in, or takes the token elsewhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
 }
 
 // rootsOf returns the authorities of a bundle, or nil for those of the system.

@@ -12,6 +12,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/internal/tasks"
 )
 
 // statusReserved is what a tenant's free addresses have.
@@ -76,10 +77,8 @@ func (s *System) markAsOwned(
 	if err != nil || got.etag != "" {
 		return err == nil, err
 	}
-	select {
-	case <-ctx.Done():
+	if s.client.options.Tasks.Wait(ctx, settleTime) == tasks.Ended {
 		return false, ctx.Err()
-	case <-time.After(settleTime):
 	}
 	if _, err := s.client.sendOnce(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o); err != nil {
 		return false, err
