@@ -275,19 +275,17 @@ func (s *Server) setCommon(c *common, body map[string]any, statuses []string) *r
 		text, _ := value.(string)
 		c.comments = strings.TrimSpace(text)
 	}
-	c.changed = now()
+	c.changed = s.now()
 	return nil
 }
 
 // now is a time that no other object has: the entity tags of two changes differ.
-var lastChange time.Time
-
-func now() time.Time {
-	lastChange = lastChange.Add(time.Microsecond)
-	if t := time.Now().UTC(); t.After(lastChange) {
-		lastChange = t
+func (s *Server) now() time.Time {
+	s.lastChange = s.lastChange.Add(time.Microsecond)
+	if t := time.Now().UTC(); t.After(s.lastChange) {
+		s.lastChange = t
 	}
-	return lastChange
+	return s.lastChange
 }
 
 func (s *Server) newID() int64 { s.nextID++; return s.nextID }

@@ -70,13 +70,15 @@ type Server struct {
 	mu       sync.Mutex // NetBox has such a lock for changes of addresses
 	nextID   int64
 	requests int
-	vrfs     []*vrf
-	tenants  []*named
-	tags     []*named
-	roles    []*named
-	prefixes []*prefix
-	ranges   []*ipRange
-	ips      []*ipAddress
+	// lastChange is the time of the last change.
+	lastChange time.Time
+	vrfs       []*vrf
+	tenants    []*named
+	tags       []*named
+	roles      []*named
+	prefixes   []*prefix
+	ranges     []*ipRange
+	ips        []*ipAddress
 }
 
 // NewServer makes a fake NetBox without objects.
