@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,6 +39,8 @@ type Cluster struct {
 	hasWrongClocks bool
 	// Routers are those on the link.
 	Routers []*Router
+	// NetBox is the cluster's; nil if it has none.
+	NetBox *NetBox
 	// isAway means that the API server answers nobody but the Admin.
 	isAway bool
 }
@@ -210,7 +213,7 @@ func (r *Replica) start() error {
 	var err error
 	r.Manager, err = c.StartReplica(
 		name, c.Server, ManagerOptions{
-			NamesSuccessors: c.WireFailover, Clock: r.node.Clock, HasRouters: len(c.Routers) > 0,
+			NamesSuccessors: c.WireFailover, Clock: r.node.Clock, HasRouters: len(c.Routers) > 0, NetBox: c.NetBox,
 		}, func() { c.After(restartAfter, r.startAgain) },
 	)
 	if err == nil {
@@ -344,8 +347,8 @@ type Service struct {
 	WritesPolicyLocal bool
 }
 
-// CreateService creates a Service, without endpoints.
-func (c *Cluster) CreateService(s Service) error {
+// CreateService creates a Service, without endpoints, and returns its UID.
+func (c *Cluster) CreateService(s Service) (types.UID, error) {
 	policy, traffic := corev1.IPFamilyPolicySingleStack, corev1.ServiceExternalTrafficPolicyCluster
 	if len(s.Families) > 1 {
 		policy = corev1.IPFamilyPolicyRequireDualStack
@@ -357,14 +360,16 @@ func (c *Cluster) CreateService(s Service) error {
 	if s.IsPolicyLocal {
 		annotations[v1.AnnotationAllowLocal] = "true"
 	}
-	return c.Admin.Create(context.Background(), &corev1.Service{
+	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Tenants, Name: s.Name, Annotations: annotations},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, IPFamilies: s.Families, IPFamilyPolicy: &policy,
 			ExternalTrafficPolicy: traffic, ClusterIP: "10.96.0.1",
 			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
 		},
-	})
+	}
+	err := c.Admin.Create(context.Background(), svc)
+	return svc.UID, err
 }
 
 // SetEndpoints makes a Service have a ready endpoint on each of some nodes, and no others.

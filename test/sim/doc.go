@@ -20,8 +20,12 @@
 // A cluster may have routers, to whose sessions the speakers of the nodes bring their routes: the manager's
 // component of BGP and the whole speaker are the product's, and the BGP library, BFD and the routers are in memory.
 //
+// A cluster may have a NetBox, which is the fake of test/netbox, in memory: the manager asks it by the product's own
+// Broker. A request is under way whatever becomes of the manager that has made it, and its answer may come too late
+// or never.
+//
 // README.md says which law fails without which rule of the product.
 //
 // A History is what users, machines, a link and the control plane do, at random. The laws, in laws.go,
-// claim_laws.go and, of routers, in routing_laws.go, are checked after each happening.
+// claim_laws.go and, of routers and of NetBox, in routing_laws.go and netbox_laws.go, are checked after each happening.
 package sim

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // History plays what users, nodes, links and the control plane may do in a cluster, at random.
@@ -19,6 +20,8 @@ type History struct {
 	laws *laws
 	// routing has what histories with routers need; nil in others.
 	routing *routingHistory
+	// netbox has what histories with a NetBox need; nil in others.
+	netbox *netboxHistory
 	// calmUntil is until when nothing else goes wrong, or is over.
 	calmUntil time.Time
 	// random decides what the present step does, and steps counts them.
@@ -82,6 +85,9 @@ func newHistory(c *Cluster, profile Profile) *History {
 	if h.HasRouters {
 		h.beginRouting()
 	}
+	if c.NetBox != nil {
+		h.beginNetBox()
+	}
 	return h
 }
 
@@ -90,11 +96,17 @@ func (h *History) finish() ([]string, error) {
 	for _, name := range slices.Sorted(maps.Keys(h.troubles)) {
 		h.endTrouble(name)
 	}
+	if h.netbox != nil {
+		h.Run(netboxSettled)
+	}
 	h.Run(Settled)
 	h.Inspect, h.OnReady = nil, nil
 	h.laws.settled()
 	if h.routing != nil {
 		h.routing.settled()
+	}
+	if h.netbox != nil {
+		h.settleNetBox()
 	}
 	return h.laws.violations, h.err
 }
@@ -125,7 +137,10 @@ func (h *History) step() {
 		return
 	}
 	deeds := []deed{{6, h.createService}, {3, h.deleteService}, {2, h.moveEndpoints}}
-	if !isCalm {
+	switch {
+	case h.netbox != nil:
+		deeds = h.netboxDeeds()
+	case !isCalm:
 		deeds = append(deeds, h.troublesome()...)
 		if h.HasRouters {
 			deeds = append(deeds, h.routingDeeds()...)
@@ -234,13 +249,17 @@ func (h *History) anyNode() *Node { return h.Nodes[h.Pick(len(h.Nodes))] }
 // service is a Service that exists.
 type service struct {
 	Service
+	uid       types.UID
 	endpoints []*Node
 	// unserved says when nodes had no endpoint.
 	unserved spans
 }
 
 // isHeldByAll reports whether the addresses of the Service are Virtual.
-func (s *service) isHeldByAll() bool { return s.Group == GroupVirtual }
+func (s *service) isHeldByAll() bool { return s.Group == GroupVirtual || s.isOfNetBox() }
+
+// isOfNetBox reports whether the addresses of the Service are NetBox's.
+func (s *service) isOfNetBox() bool { return s.Group == GroupNetBox || s.Group == GroupTenant }
 
 func (h *History) createService() {
 	if len(h.services) >= maxServices {
@@ -255,6 +274,9 @@ func (h *History) createService() {
 	} else {
 		s.Group = on.Group
 	}
+	if h.netbox != nil && h.Chance(0.8) {
+		s.Group = []string{GroupNetBox, GroupTenant}[h.Pick(2)]
+	}
 	h.create(s)
 }
 
@@ -264,7 +286,9 @@ func (h *History) create(wanted Service) {
 	wanted.Name = fmt.Sprint("s", h.created)
 	s := &service{Service: wanted, unserved: spans{}}
 	h.Tell("user", "creates %s: %s %v, policy Local %v", s.Name, s.Group, s.Families, s.IsPolicyLocal)
-	h.note(h.CreateService(s.Service))
+	uid, err := h.CreateService(s.Service)
+	h.note(err)
+	s.uid = uid
 	s.unserved.begin(h.Nodes...)
 	h.setEndpoints(s)
 	h.services = append(h.services, s)
@@ -281,6 +305,11 @@ func (h *History) setEndpoints(s *service) {
 	if len(nodes) == 0 {
 		nodes = []*Node{h.anyNode()}
 	}
+	h.setEndpointsOn(s, nodes)
+}
+
+// setEndpointsOn gives a Service endpoints on nodes.
+func (h *History) setEndpointsOn(s *service, nodes []*Node) {
 	for _, n := range h.Nodes {
 		has, had := slices.Contains(nodes, n), slices.Contains(s.endpoints, n)
 		if has && !had {

@@ -32,6 +32,7 @@ var kindsOfHistory = []struct {
 		"routers-one-at-a-time", false, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute, HasRouters: true}, 5,
 		newRouterCluster,
 	},
+	{"netbox", false, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 3, sim.NewNetBoxCluster},
 }
 
 // newCluster returns a cluster of three nodes on one link.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -17,11 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
 	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
@@ -38,10 +41,14 @@ type Manager struct {
 	live   *controllers.Liveness
 	leases toolscache.ResourceEventHandler
 	parts  []part
+	// runnables work while it leads, as the components do.
+	runnables []manager.Runnable
 	// isLeading means that the components are told of changes.
 	isLeading bool
-	ctx       context.Context
-	end       context.CancelFunc
+	// pausesAtNetBox, if set, selects a request to NetBox by which the manager is paused, before it is sent.
+	pausesAtNetBox func(*http.Request) bool
+	ctx            context.Context
+	end            context.CancelFunc
 	// stopped is signalled when it is to end, and onEnd is called when it ends by itself.
 	stopped chan struct{}
 	onEnd   func()
@@ -63,6 +70,8 @@ type ManagerOptions struct {
 	Clock *Clock
 	// HasRouters means that the manager writes NodeRoutings.
 	HasRouters bool
+	// NetBox is what the manager asks for addresses of NetBox; nil if no ServiceGroup has any.
+	NetBox *NetBox
 }
 
 // StartManager starts a manager that leads without having been elected.
@@ -146,10 +155,23 @@ func (m *Manager) lead() error {
 			}
 		}
 	}
+	for _, r := range m.runnables {
+		m.Go(func() {
+			if err := r.Start(m.ctx); err != nil {
+				m.world.Tell(m.name, "%v", err)
+			}
+		})
+	}
 	m.isLeading = true
 	for _, change := range m.cache.Known() {
 		m.passToParts(change)
 	}
+	return nil
+}
+
+// Add makes something work while the manager leads.
+func (m *Manager) Add(r manager.Runnable) error {
+	m.runnables = append(m.runnables, r)
 	return nil
 }
 
@@ -208,8 +230,13 @@ func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) erro
 	own, reasons := controllers.NewMetrics(prometheus.NewRegistry()), &controllers.UnplacedReasons{}
 	tells := recorder{m}
 	external := controllers.NewExternalIPAM(m.client, uncached, controllers.ExternalIPAMOptions{
-		Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, Now: m.Now,
+		Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, Now: m.Now, Tasks: &m.process,
+		Netbox: netbox.Options{Transport: way{options.NetBox, m}},
 	})
+	var err3 error
+	if options.NetBox != nil {
+		err3 = external.SetupWithManager(m)
+	}
 	cluster := managerCluster{m, uncached}
 	placement, err1 := (&controllers.PlacementReconciler{
 		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Liveness: m.live, Now: m.Now,
@@ -222,6 +249,7 @@ func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) erro
 	components := []controllers.Component{
 		(&controllers.ServiceReconciler{
 			Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, IPAM: external,
+			Random: m.Random,
 		}).Component(cluster),
 		(&controllers.ServiceGroupReconciler{
 			Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, IPAM: external,
@@ -237,7 +265,7 @@ func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) erro
 		work := func(r reconcile.Request) (reconcile.Result, error) { return c.Reconciler.Reconcile(m.ctx, r) }
 		m.parts = append(m.parts, part{c, newQueue(&m.process, m.name, c.Options.MaxConcurrentReconciles, work)})
 	}
-	return errors.Join(err1, err2)
+	return errors.Join(err1, err2, err3)
 }
 
 // Kill ends the manager at once, as the kernel does.
