@@ -13,8 +13,8 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// errUntagged means that the kernel ignores IFA_PROTO.
-var errUntagged = errors.New(
+// ErrUntagged means that the kernel ignores IFA_PROTO.
+var ErrUntagged = errors.New(
 	"the kernel does not keep the tag by which the agent recognises its addresses: kernel 5.18 or later is needed, or a " +
 		"file to record them in (--checkpoint)",
 )
@@ -26,7 +26,7 @@ var errUntagged = errors.New(
 // address (see awaitLocalRoute). Add is not for concurrent use.
 func (n *Netlink) Add(a plan.Address) error {
 	err := n.addTagged(a)
-	if errors.Is(err, errUntagged) && n.ownershipFile != nil {
+	if errors.Is(err, ErrUntagged) && n.ownershipFile != nil {
 		err = n.addRecorded(a)
 	}
 	if err != nil {
@@ -65,7 +65,7 @@ func (n *Netlink) awaitLocalRoute(a plan.Address) {
 // addTagged adds an address and leaves it only if the kernel keeps its tag.
 func (n *Netlink) addTagged(a plan.Address) error {
 	if n.keepsTags != nil && !*n.keepsTags {
-		return errUntagged
+		return ErrUntagged
 	}
 	err := n.change(a, n.known.setting(n.addrAdd))
 	if err == nil && n.keepsTags == nil {
@@ -91,7 +91,7 @@ func (n *Netlink) verifyTag(a plan.Address) error {
 		if isKept {
 			return nil
 		}
-		err = errUntagged
+		err = ErrUntagged
 	}
 	return errors.Join(err, n.Remove(a))
 }

@@ -376,7 +376,11 @@ func (r recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note stri
 	if obj, isObject := regarding.(metav1.Object); isObject {
 		name = obj.GetName()
 	}
-	r.manager.world.Tell(r.manager.name, "event %s %s of %s: %s", kind, reason, name, fmt.Sprintf(note, args...))
+	text, w := fmt.Sprintf(note, args...), r.manager.world
+	w.Tell(r.manager.name, "event %s %s of %s: %s", kind, reason, name, text)
+	if w.OnEvent != nil {
+		w.OnEvent(Event{regarding, kind, reason, text})
+	}
 }
 
 // PauseInRequest pauses the manager when it makes its next request, which it sends when it goes on.

@@ -25,6 +25,8 @@ type Router struct {
 	IsDown bool
 	// isRefusing means that it opens no session.
 	isRefusing bool
+	// refusal, if set, is what the BGP library says of each session that the router does not let come up.
+	refusal string
 	// sends are the routes by which it sends, which follow those that it takes after a while.
 	sends map[netip.Prefix][]*Node
 }

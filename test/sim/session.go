@@ -263,6 +263,10 @@ func (n *neighbour) call() {
 		n.note("the neighbour does not answer")
 		s.after(time.Duration(n.ConnectSeconds)*time.Second, n.call)
 		return
+	case n.router.refusal != "":
+		n.note(n.router.refusal)
+		s.after(time.Duration(n.ConnectSeconds)*time.Second, n.call)
+		return
 	}
 	now := time.Now()
 	c := &connection{

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // World is the time of a simulation and what is to happen in it.
@@ -23,6 +25,14 @@ type World struct {
 	version int
 	// Inspect, if set, is called after all that happens.
 	Inspect func()
+	// OnEvent, if set, is called with each event that a manager records.
+	OnEvent func(Event)
+}
+
+// Event is an event of Kubernetes: what somebody says of an object.
+type Event struct {
+	Regarding          runtime.Object
+	Type, Reason, Note string
 }
 
 // NewWorld returns a world that begins now, in which seed decides what is random. What happens is told to
