@@ -7,7 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -17,6 +19,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // advertisedCondition returns the condition v1.ConditionAdvertised that a Service is to have, given its
@@ -34,11 +37,23 @@ func (r *AnnouncedReconciler) advertisedCondition(
 	if routings, err = r.withoutReportsOfUnknownNodes(ctx, routings); err != nil {
 		return metav1.Condition{}, err
 	}
-	by := v1.AdvertisedBySpeakers
-	if group != nil {
-		by = group.Spec.AdvertisedBy
+	return announced.Advertise(places, routings, group), nil
+}
+
+// recordAdvertised records that no route to an address of a Service is known to have been sent, and why, or that one is
+// to each address again. That no node announces the address has an event of its own. svc is the Service as it was
+// before its report was written.
+func (r *AnnouncedReconciler) recordAdvertised(svc *corev1.Service, written metav1.Condition) {
+	before := ptr.Deref(meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAdvertised), metav1.Condition{})
+	switch {
+	case written.Status == metav1.ConditionFalse && written.Reason != v1.ReasonNotAnnounced &&
+		(before.Status != metav1.ConditionFalse || before.Reason != written.Reason):
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, written.Reason, "Advertise", "%s",
+			textlimit.Shorten(written.Message, maxNote))
+	case written.Status == metav1.ConditionTrue && before.Status == metav1.ConditionFalse:
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, written.Reason, "Advertise", "%s",
+			textlimit.Shorten(written.Message, maxNote))
 	}
-	return announced.Advertise(places, routings, by), nil
 }
 
 // requestsForVirtualOn maps a Node, or its NodeRouting, which has its name, to the Services that have Virtual

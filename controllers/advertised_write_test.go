@@ -3,8 +3,10 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,9 +77,9 @@ func TestAdvertisedWrites(t *testing.T) {
 				return c.SubResource(subresource).Apply(ctx, ac, o...)
 			},
 		}).Build()
-	now := time.Unix(1_000_000, 0)
+	now, recorded := time.Unix(1_000_000, 0), events.NewFakeRecorder(1000)
 	r := &AnnouncedReconciler{
-		Client: api, Recorder: &events.FakeRecorder{}, Namespace: benchNamespace, IsDefaultLoadBalancer: true,
+		Client: api, Recorder: recorded, Namespace: benchNamespace, IsDefaultLoadBalancer: true,
 		Reasons: &UnplacedReasons{}, Now: func() time.Time { return now },
 	}
 	key := client.ObjectKey{Namespace: "a", Name: "b"}
@@ -116,17 +118,30 @@ func TestAdvertisedWrites(t *testing.T) {
 		states  []v1.SessionState
 		writes  int
 		says    string
+		events  map[string]int
 	}{
-		{"announced, and not advertised yet", 4, down, 1, ""},
-		{"advertised", 60, up, 1, "True Advertised"},
-		{"flapping every second", 300, slices.Concat(down, up), 0, "True Advertised"},
-		{"a moment", 4, down, 0, "True Advertised"},
-		{"up again", 4, up, 0, "True Advertised"},
-		{"down", 60, down, 1, "False NoSession"},
-		{"flapping for 10 s each", 200, slices.Concat(slices.Repeat(up, 10), slices.Repeat(down, 10)), 20, "False NoSession"},
+		{"announced, and not advertised yet", 4, down, 1, "", map[string]int{"Normal AnnouncingNonLocal": 1}},
+		{"advertised", 60, up, 1, "True Advertised", map[string]int{}},
+		{"flapping every second", 300, slices.Concat(down, up), 0, "True Advertised", map[string]int{}},
+		{"a moment", 4, down, 0, "True Advertised", map[string]int{}},
+		{"up again", 4, up, 0, "True Advertised", map[string]int{}},
+		{"down", 60, down, 1, "False NoSession", map[string]int{"Warning NoSession": 1}},
+		{
+			"flapping for 10 s each", 200, slices.Concat(slices.Repeat(up, 10), slices.Repeat(down, 10)), 20, "False NoSession",
+			map[string]int{"Warning NoSession": 10, "Normal Advertised": 10},
+		},
 	} {
-		if n, says := play(row.seconds, row.states...); n != row.writes || says != row.says {
-			t.Errorf("%s: %d writes, %q; want %d, %q", row.name, n, says, row.writes, row.says)
+		for len(recorded.Events) > 0 {
+			<-recorded.Events
+		}
+		n, says := play(row.seconds, row.states...)
+		got := map[string]int{}
+		for len(recorded.Events) > 0 {
+			words := strings.Fields(<-recorded.Events)
+			got[words[0]+" "+words[1]]++
+		}
+		if n != row.writes || says != row.says || !maps.Equal(got, row.events) {
+			t.Errorf("%s: %d writes, %q, events %v; want %d, %q, %v", row.name, n, says, got, row.writes, row.says, row.events)
 		}
 	}
 	if len(r.state.settling) != 0 {

@@ -80,7 +80,7 @@ func areFactsComplete(nodes []corev1.Node, announcements []v1.Announcement) bool
 		isReady[nodes[i].Name] = readinessOf(&nodes[i]).Status == corev1.ConditionTrue
 	}
 	return !slices.ContainsFunc(announcements, func(a v1.Announcement) bool {
-		return a.Name == a.Spec.NodeName && isReady[a.Name] && len(a.Status.Interfaces) == 0
+		return a.Name == a.Spec.NodeName && isReady[a.Name] && !hasReportedFacts(&a)
 	})
 }
 
@@ -92,8 +92,8 @@ func announceTypeBy(announcements []v1.Announcement) func(allocation.Range) v1.A
 	isReported := false
 	var subnets []netip.Prefix
 	for i := range announcements {
+		isReported = isReported || hasReportedFacts(&announcements[i])
 		for _, iface := range placementInterfaces(&announcements[i]) {
-			isReported = true
 			for _, s := range iface.Subnets {
 				if s.Bits() < s.Addr().BitLen() {
 					subnets = append(subnets, s)

@@ -22,6 +22,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // AnnouncedReconciler makes each Service say, by annotations, conditions and events, what
@@ -241,6 +242,8 @@ func (r *AnnouncedReconciler) writeReport(
 		return err
 	}
 	r.recordReachable(svc, wanted[v1.ConditionServiceReachable])
+	r.recordNotAnnounced(svc, wanted[v1.ConditionAnnounced])
+	r.recordAdvertised(svc, wanted[v1.ConditionAdvertised])
 	if nodes := announced.CountNodes(places); wanted[v1.ConditionAnnounced].Status == metav1.ConditionTrue &&
 		nodes > announced.MaxNodesWithOwnEvent &&
 		(before == nil || before.Status != metav1.ConditionTrue) {
@@ -249,6 +252,16 @@ func (r *AnnouncedReconciler) writeReport(
 		)
 	}
 	return nil
+}
+
+// recordNotAnnounced records that an address of a Service has no node. svc is the Service as it was before its report
+// was written.
+func (r *AnnouncedReconciler) recordNotAnnounced(svc *corev1.Service, written metav1.Condition) {
+	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
+	if written.Reason == v1.ReasonNotAnnounced && (before == nil || before.Reason != v1.ReasonNotAnnounced) {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, written.Reason, "Announce", "%s",
+			textlimit.Shorten(written.Message, maxNote))
+	}
 }
 
 // recordEvents records what is new of the places of a Service, compared with what its

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -64,6 +65,7 @@ func (r *LBNodeAgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1.LBNodeAgent{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1.LBNodeAgent{}, allAgents, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1.Announcement{}, allAgents, builder.WithPredicates(reportsOfLeavingNode)).
+		Watches(&v1.Announcement{}, allAgents, builder.WithPredicates(hasInterfacesChanged)).
 		Owns(&appsv1.DaemonSet{}).
 		Watches(&corev1.Node{}, allAgents, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.ServiceAccount{}, allAgents,
@@ -106,6 +108,16 @@ var reportsOfLeavingNode = predicate.NewPredicateFuncs(func(obj client.Object) b
 	a, ok := obj.(*v1.Announcement)
 	return ok && a.Spec.AgentLeaving
 })
+
+// hasInterfacesChanged lets through that the agent of a node reports that it selects interfaces, or none.
+var hasInterfacesChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*v1.Announcement)
+		after, ok2 := e.ObjectNew.(*v1.Announcement)
+		return ok1 && ok2 && (hasReportedFacts(before) != hasReportedFacts(after) ||
+			(len(before.Status.Interfaces) == 0) != (len(after.Status.Interfaces) == 0))
+	},
+}
 
 // Reconcile labels the nodes and keeps the DaemonSet of one LBNodeAgent. A Node that cannot be
 // labelled holds up nothing else: the reconciler tries again.
@@ -226,7 +238,9 @@ type agentNodes struct {
 	// in how long the next of the others may be one of them; 0 if none is late.
 	labelledCount int32
 	silent        []silentNode
-	untilSilent   time.Duration
+	// withoutInterface are those of them whose agent has reported that it selects no interface; sorted.
+	withoutInterface []string
+	untilSilent      time.Duration
 	// hasAnnouncements is that some node has an Announcement that names it.
 	hasAnnouncements bool
 	// hasNoAccount is that the service account of the agents does not exist.
@@ -292,6 +306,13 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*labelledNodes
 		selecting.selectedCount++
 		all[name] = selecting
 		all[label] = r.withLabelled(all[label], n)
+		if slices.ContainsFunc(announcementsByNode[n.Name], func(a v1.Announcement) bool {
+			return a.Spec.LBNodeAgent == label && hasReportedFacts(&a) && len(a.Status.Interfaces) == 0
+		}) {
+			labelled := all[label]
+			labelled.withoutInterface = append(labelled.withoutInterface, n.Name)
+			all[label] = labelled
+		}
 		switch agents.LabelActionOf(list, n.Labels, announcementsByNode[n.Name], r.Liveness.SilentFor(n.Name) > lostAfter) {
 		case agents.Keep:
 		case agents.Wait:
@@ -307,6 +328,7 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*labelledNodes
 	}
 	for _, nodes := range all {
 		slices.Sort(nodes.leaving)
+		slices.Sort(nodes.withoutInterface)
 		slices.SortFunc(nodes.silent, func(a, b silentNode) int { return strings.Compare(a.name, b.name) })
 	}
 	return &labelledNodes{byAgent: all, changes: changes}, nil

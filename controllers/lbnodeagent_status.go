@@ -1,11 +1,14 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,8 +37,17 @@ func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNod
 	if equality.Semantic.DeepEqual(status, agent.Status) {
 		return nil
 	}
+	before := meta.FindStatusCondition(agent.Status.Conditions, v1.ConditionInterfaceNotFound)
+	after := meta.FindStatusCondition(status.Conditions, v1.ConditionInterfaceNotFound)
 	agent.Status = status
-	return applyStatus(ctx, r.Client, agent, ownerLBNodeAgent)
+	if err := applyStatus(ctx, r.Client, agent, ownerLBNodeAgent); err != nil {
+		return err
+	}
+	if after != nil && (before == nil || before.Message != after.Message) {
+		r.Recorder.Eventf(agent, nil, corev1.EventTypeWarning, after.Reason, "Select", "%s",
+			textlimit.Shorten(after.Message, maxNote))
+	}
+	return nil
 }
 
 // speakersText says on how many nodes of an LBNodeAgent a speaker is ready, and on how many one is to
@@ -97,13 +109,50 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 		if status.DesiredNodes == 0 {
 			ready.Message = "no node is selected"
 		}
-	case ds.Status.NumberReady == status.DesiredNodes:
-		ready.Reason = v1.ReasonDegraded
+	case len(nodes.silent) > 0:
+		if ds.Status.NumberReady == status.DesiredNodes {
+			ready.Reason = v1.ReasonDegraded
+		}
 		ready.Message += "; " + describeSilent(nodes.silent)
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
 	setStalled(&status.Conditions, ready, len(errs) > 0)
+	meta.RemoveStatusCondition(&status.Conditions, v1.ConditionInterfaceNotFound)
+	if len(nodes.withoutInterface) > 0 && len(errs) == 0 {
+		notFound := metav1.Condition{
+			Type: v1.ConditionInterfaceNotFound, Status: metav1.ConditionTrue, Reason: v1.ReasonInterfaceNotFound,
+			ObservedGeneration: agent.Generation, Message: describeWithoutInterface(agent, nodes),
+		}
+		if before := meta.FindStatusCondition(agent.Status.Conditions, notFound.Type); before != nil {
+			notFound.LastTransitionTime = before.LastTransitionTime
+		}
+		meta.SetStatusCondition(&status.Conditions, notFound)
+	}
 	return status
+}
+
+// describeWithoutInterface says on which nodes an LBNodeAgent selects no interface.
+func describeWithoutInterface(agent *v1.LBNodeAgent, nodes agentNodes) string {
+	return fmt.Sprintf("%d of %d nodes have no interface that spec.local.localInterface, %s, or spec.local.interfaces "+
+		"selects, and announce no Local address: %s; correct it, or select these nodes by another LBNodeAgent",
+		len(nodes.withoutInterface), nodes.labelledCount, cmp.Or(localInterfaceOf(agent), v1.InterfaceDefault),
+		listNodes(nodes.withoutInterface))
+}
+
+func localInterfaceOf(agent *v1.LBNodeAgent) string {
+	if agent.Spec.Local == nil {
+		return ""
+	}
+	return agent.Spec.Local.LocalInterface
+}
+
+// listNodes names nodes, the first ones if they are many.
+func listNodes(names []string) string {
+	const most = 10
+	if more := len(names) - most; more > 0 {
+		names = append(slices.Clone(names[:most]), fmt.Sprintf("%d more", more))
+	}
+	return textlimit.Shorten(strings.Join(names, ", "), 1024)
 }
 
 // describeSilent says which agents do not renew their Leases, and why as far as that is known.
@@ -115,10 +164,5 @@ func describeSilent(nodes []silentNode) string {
 		}
 		names = append(names, n.name)
 	}
-	const most = 10
-	if more := len(names) - most; more > 0 {
-		names = append(names[:most], fmt.Sprintf("%d more", more))
-	}
-	return "the Lease is not renewed by the agent of " + textlimit.Shorten(strings.Join(names, ", "), 1024) +
-		": see the log of that agent"
+	return "the Lease is not renewed by the agent of " + listNodes(names) + ": see the log of that agent"
 }

@@ -52,7 +52,7 @@ func TestAgentStatus(t *testing.T) {
 		},
 		"silent and not ready": {
 			2, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("b")}, false,
-			"2 False Progressing 2 of 3 agents are ready",
+			"2 False Progressing 2 of 3 agents are ready; the Lease is not renewed by the agent of b: see the log of that agent",
 		},
 		"on a node NotReady": {3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: []silentNode{{"b", true}}}, false,
 			"2 False Degraded 2 of 3 agents are ready; the Lease is not renewed by the agent of b (the node is not Ready): " +

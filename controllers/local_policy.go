@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -81,5 +82,7 @@ var groupReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) b
 	before, ok1 := e.ObjectOld.(*v1.ServiceGroup)
 	after, ok2 := e.ObjectNew.(*v1.ServiceGroup)
 	return ok1 && ok2 && (allocation.PolicyLocalOf(before) != allocation.PolicyLocalOf(after) ||
-		before.Spec.AdvertisedBy != after.Spec.AdvertisedBy)
+		before.Spec.AdvertisedBy != after.Spec.AdvertisedBy ||
+		meta.IsStatusConditionTrue(before.Status.Conditions, v1.ConditionSubnetNotFound) !=
+			meta.IsStatusConditionTrue(after.Status.Conditions, v1.ConditionSubnetNotFound))
 }}

@@ -257,10 +257,16 @@ func probeTime(c *v1.ProbeConfig) time.Duration {
 // has the node's name.
 func addFacts(node *placement.Node, announcements []*v1.Announcement) {
 	for _, a := range announcements {
-		if a.Name == node.Name && a.Status.ObservedGeneration > 0 {
+		if a.Spec.NodeName == node.Name && hasReportedFacts(a) {
 			node.Interfaces, node.MACs, node.HasReportedFacts = placementInterfaces(a), a.Status.MACs, true
 		}
 	}
+}
+
+// hasReportedFacts reports whether an Announcement is the one of its node that has facts, and the agent has reported
+// them. They may be that it selects no interface.
+func hasReportedFacts(a *v1.Announcement) bool {
+	return a.Name == a.Spec.NodeName && a.Status.ObservedGeneration > 0
 }
 
 // heartbeatPeriods is how often the agent of each node is to renew its Lease.

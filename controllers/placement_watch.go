@@ -124,5 +124,6 @@ var factsChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok1 := e.ObjectOld.(*v1.Announcement)
 	after, ok2 := e.ObjectNew.(*v1.Announcement)
 	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(before.Status.Interfaces, after.Status.Interfaces) ||
-		!equality.Semantic.DeepEqual(before.Status.Gateways, after.Status.Gateways)
+		!equality.Semantic.DeepEqual(before.Status.Gateways, after.Status.Gateways) ||
+		hasReportedFacts(before) != hasReportedFacts(after)
 }}

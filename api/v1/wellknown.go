@@ -111,6 +111,9 @@ const (
 	// in the subnet of one of its ranges: the addresses of that range are Virtual. It is True,
 	// or absent.
 	ConditionSubnetNotFound = "SubnetNotFound"
+	// ConditionInterfaceNotFound is on an LBNodeAgent if it selects no interface of one of its
+	// nodes, which therefore announces no Local address. It is True, or absent.
+	ConditionInterfaceNotFound = "InterfaceNotFound"
 	// ConditionReachable, on a ServiceGroup, says whether the external IPAM system that
 	// its addresses come from answers.
 	ConditionReachable = "Reachable"
@@ -189,6 +192,7 @@ const (
 
 	ReasonTooManyNodeAddresses = "TooManyNodeAddresses"
 	ReasonSubnetNotFound       = "SubnetNotFound"
+	ReasonInterfaceNotFound    = "InterfaceNotFound"
 	ReasonReachable            = "Reachable"
 	ReasonDrift                = "RecordsDiffer"
 
@@ -217,6 +221,7 @@ const (
 	EventAnnouncingLocal      = "AnnouncingLocal"
 	EventAnnouncingNonLocal   = "AnnouncingNonLocal"
 	EventAddressConflict      = "AddressConflict"
+	EventAnnouncementFailed   = "AnnouncementFailed"
 	EventAddressUnreachable   = "AddressUnreachable"
 	EventAddressReachable     = "AddressReachable"
 	EventFailover             = "Failover"

@@ -8,25 +8,29 @@ import (
 
 	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
+// maxNamed is how many addresses, or BGPPeers, the condition names.
+const maxNamed = 3
+
 // Advertise returns the condition v1.ConditionAdvertised of a Service: whether routers have been
 // sent a route to each of its Virtual addresses by some node that announces the address. routings
-// has the NodeRoutings by node, and advertisedBy is what the Service's ServiceGroup says. The
-// condition has no type if no address is Virtual.
+// has the NodeRoutings by node, and group is the Service's ServiceGroup, or nil. The condition has
+// no type if no address is Virtual.
 func Advertise(
-	places []Place, routings map[string]*v1.NodeRouting, advertisedBy v1.AdvertisedBy,
+	places []Place, routings map[string]*v1.NodeRouting, group *v1.ServiceGroup,
 ) metav1.Condition {
 	routes := routesOf(places, routings)
 	if len(routes) == 0 {
 		return metav1.Condition{}
 	}
 	c := metav1.Condition{Type: v1.ConditionAdvertised, Status: metav1.ConditionTrue, Reason: v1.ReasonAdvertised}
-	if advertisedBy == v1.AdvertisedByExternal {
+	if group != nil && group.Spec.AdvertisedBy == v1.AdvertisedByExternal {
 		c.Status, c.Reason = metav1.ConditionUnknown, v1.ReasonExternal
 		c.Message = fmt.Sprintf("spec.advertisedBy of ServiceGroup %s says that routing software of your own advertises "+
 			"the addresses: PureLB does not see whether it does", routes[0].group)
@@ -42,8 +46,12 @@ func Advertise(
 		}
 		texts = append(texts, text)
 	}
-	const maxNamed = 3
 	c.Message = strings.Join(textlimit.First(texts, maxNamed), "; ")
+	if c.Reason == v1.ReasonNoRouter && group != nil &&
+		meta.IsStatusConditionTrue(group.Status.Conditions, v1.ConditionSubnetNotFound) {
+		c.Message = fmt.Sprintf("ServiceGroup %s is one of kind local, and no node is in its subnet: see its condition %s; "+
+			"besides, %s", group.Name, v1.ConditionSubnetNotFound, c.Message)
+	}
 	return c
 }
 
@@ -75,6 +83,8 @@ type addressRoutes struct {
 	// sessions are those in which these nodes are to advertise the address. Of them, established
 	// are up, and in those of sent routes were sent.
 	sessions, established, sent int
+	// peers are the BGPPeers of these sessions, each once.
+	peers []string
 	// isUnwanted is that the ServiceGroup keeps speakers from advertising the address, and isWithheld that
 	// the manager does, as nobody says how.
 	isUnwanted, isWithheld bool
@@ -162,6 +172,9 @@ func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
 			continue
 		}
 		r.sessions++
+		if !slices.Contains(r.peers, peer.Name) {
+			r.peers = append(r.peers, peer.Name)
+		}
 		at := slices.IndexFunc(routing.Status.Sessions, func(s v1.RoutingSession) bool {
 			return s.Peer == peer.Name && s.State == v1.SessionEstablished && peer.IsNeighbor(s.Neighbor)
 		})
@@ -205,7 +218,8 @@ func (r *addressRoutes) verdict() (reason, text string) {
 		)
 	case r.established == 0:
 		return v1.ReasonNoSession, fmt.Sprintf(
-			"%s is advertised by 0 of %d nodes: 0 of %d sessions are up", r.address, r.nodes, r.sessions,
+			"%s is advertised by 0 of %d nodes: 0 of %d sessions are up; see BGPPeer %s",
+			r.address, r.nodes, r.sessions, strings.Join(textlimit.First(r.peers, maxNamed), ", "),
 		)
 	}
 	return v1.ReasonNotAdvertised, fmt.Sprintf(

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -159,13 +160,29 @@ func TestAdvertise(t *testing.T) {
 			"True Advertised 10.1.0.1 is advertised by 1 of 1 nodes, in 1 of 1 sessions; 10.1.0.2 is advertised by 1 of 1 " +
 				"nodes, in 1 of 1 sessions; 10.1.0.3 is advertised by 1 of 1 nodes, in 1 of 1 sessions; and 1 more"},
 	} {
-		c := announced.Advertise(row.places, row.routings, row.by)
+		group := &v1.ServiceGroup{Spec: v1.ServiceGroupSpec{AdvertisedBy: row.by}}
+		c := announced.Advertise(row.places, row.routings, group)
 		if got := fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message); !strings.HasPrefix(got, row.want) {
 			t.Errorf("%s:\n%s, want\n%s", row.name, got, row.want)
 		}
 		if (c.Type == "") != (c.Status == "") || c.Type != "" && c.Type != v1.ConditionAdvertised {
 			t.Errorf("%s: type %q", row.name, c.Type)
 		}
+	}
+}
+
+// TestAdvertiseWithoutSubnet reads of a Virtual address of a group of kind local that no router is needed where the
+// subnet is corrected.
+func TestAdvertiseWithoutSubnet(t *testing.T) {
+	group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Name: "near"}}
+	meta.SetStatusCondition(&group.Status.Conditions, metav1.Condition{
+		Type: v1.ConditionSubnetNotFound, Status: metav1.ConditionTrue,
+	})
+	c := announced.Advertise(virtualOn("10.1.0.1", "n1"), nil, group)
+	const want = "ServiceGroup near is one of kind local, and no node is in its subnet: see its condition SubnetNotFound; " +
+		"besides, no BGPPeer"
+	if c.Reason != v1.ReasonNoRouter || !strings.HasPrefix(c.Message, want) {
+		t.Errorf("%s %s", c.Reason, c.Message)
 	}
 }
 
@@ -177,7 +194,7 @@ func TestWithoutReportsOfUnknownNodes(t *testing.T) {
 	}{
 		{"", "True Advertised 10.1.0.1 is advertised by 2 of 3 nodes, in 2 of 3 sessions"},
 		{"n1", "True Advertised 10.1.0.1 is advertised by 1 of 3 nodes, in 1 of 3 sessions"},
-		{"n1 n2", "False NoSession 10.1.0.1 is advertised by 0 of 3 nodes: 0 of 3 sessions are up"},
+		{"n1 n2", "False NoSession 10.1.0.1 is advertised by 0 of 3 nodes: 0 of 3 sessions are up; see BGPPeer 1"},
 		{"n1 n2 n3", "True Advertised 10.1.0.1 is advertised by 2 of 3 nodes, in 2 of 3 sessions"},
 	} {
 		routings := map[string]*v1.NodeRouting{
@@ -185,7 +202,7 @@ func TestWithoutReportsOfUnknownNodes(t *testing.T) {
 		}
 		isUnknown := func(node string) bool { return strings.Contains(row.silent, node) }
 		heard := announced.WithoutReportsOfUnknownNodes(routings, isUnknown)
-		c := announced.Advertise(virtualOn("10.1.0.1", "n1", "n2", "n3"), heard, "")
+		c := announced.Advertise(virtualOn("10.1.0.1", "n1", "n2", "n3"), heard, nil)
 		if got := fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message); got != row.want {
 			t.Errorf("silent %q: %s, want %s", row.silent, got, row.want)
 		}

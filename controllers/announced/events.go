@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // MaxNodesWithOwnEvent is the number of nodes up to which each node that announces a
@@ -24,12 +25,12 @@ type Event struct {
 	Announcement *v1.Announcement
 }
 
-// EventMemory is what the events of one Service have said so far: what was announced, and
-// in conflict, when the Service was last reconciled. It has 8 bytes for each place, and
-// nothing of Virtual addresses on more than MaxNodesWithOwnEvent nodes.
+// EventMemory is what the events of one Service have said so far: what was announced,
+// in conflict, and refused by kernels when the Service was last reconciled. It has 8 bytes for
+// each place, and nothing of Virtual addresses on more than MaxNodesWithOwnEvent nodes.
 type EventMemory struct {
-	// announced and conflicts are hashes of places, sorted.
-	announced, conflicts []uint64
+	// announced, conflicts and failures are hashes of places, sorted.
+	announced, conflicts, failures []uint64
 	// hadManyNodes is that no events of Virtual addresses were due.
 	hadManyNodes bool
 }
@@ -40,24 +41,28 @@ type EventMemory struct {
 // reported on it: then what is announced now counts as announced before. So a restart of
 // the manager repeats no event of a Service, and loses at most the Normal events of
 // Virtual addresses that nodes began to announce while no manager reconciled the Service.
-// The condition names up to three conflicts; others are reported once more.
+// The condition names up to three conflicts and failures; others are reported once more.
 func RecallEvents(svc *corev1.Service, places []Place) EventMemory {
 	condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
 	listed := strings.Fields(
 		svc.Annotations[v1.AnnotationAnnouncingIPv4] + " " + svc.Annotations[v1.AnnotationAnnouncingIPv6],
 	)
-	var announced, conflicts []Place
+	var announced, conflicts, failures []Place
 	for _, p := range places {
+		isInCondition := condition != nil && strings.Contains(condition.Message, describeState(p))
 		switch {
 		case p.State != v1.StateAnnounced:
 		case p.Type == v1.AnnounceVirtual && condition != nil, slices.Contains(listed, annotationEntry(p)):
 			announced = append(announced, p)
 		}
-		if hasConflict(p) && condition != nil && strings.Contains(condition.Message, describeState(p)) {
+		if hasConflict(p) && isInCondition {
 			conflicts = append(conflicts, p)
 		}
+		if p.State == v1.StateFailed && isInCondition {
+			failures = append(failures, p)
+		}
 	}
-	return remember(announced, conflicts, CountNodes(places) > MaxNodesWithOwnEvent)
+	return remember(announced, conflicts, failures, CountNodes(places) > MaxNodesWithOwnEvent)
 }
 
 // NewEvents returns the events of a Service that are due now, given those that came
@@ -66,11 +71,18 @@ func RecallEvents(svc *corev1.Service, places []Place) EventMemory {
 func NewEvents(before EventMemory, places []Place, nodeByMAC func(mac string) string) ([]Event, EventMemory) {
 	hasManyNodes := CountNodes(places) > MaxNodesWithOwnEvent
 	var events []Event
-	var announced, conflicts []Place
+	var announced, conflicts, failures []Place
 	for _, p := range places {
+		// Virtual addresses may fail on all nodes alike.
+		isDue := p.Type == v1.AnnounceLocal || !hasManyNodes && !before.hadManyNodes
+		if p.State == v1.StateFailed {
+			failures = append(failures, p)
+			if isDue && !contains(before.failures, p) {
+				events = append(events, failedEvent(p))
+			}
+		}
 		if p.State == v1.StateAnnounced {
 			announced = append(announced, p)
-			isDue := p.Type == v1.AnnounceLocal || !hasManyNodes && !before.hadManyNodes
 			if isDue && !contains(before.announced, p) {
 				events = append(events, announcingEvent(p))
 			}
@@ -88,7 +100,16 @@ func NewEvents(before EventMemory, places []Place, nodeByMAC func(mac string) st
 			}
 		}
 	}
-	return events, remember(announced, conflicts, hasManyNodes)
+	return events, remember(announced, conflicts, failures, hasManyNodes)
+}
+
+// failedEvent says why a node does not have an address.
+func failedEvent(p Place) Event {
+	return Event{
+		Type: corev1.EventTypeWarning, Reason: v1.EventAnnouncementFailed, Action: "Announce " + p.Address,
+		Note:         fmt.Sprintf("Node %s cannot announce %s: %s", p.Node, p.Address, textlimit.Shorten(p.Message, maxReported)),
+		Announcement: p.Announcement,
+	}
 }
 
 func announcingEvent(p Place) Event {
@@ -103,7 +124,7 @@ func announcingEvent(p Place) Event {
 	}
 }
 
-func remember(announced, conflicts []Place, hasManyNodes bool) EventMemory {
+func remember(announced, conflicts, failures []Place, hasManyNodes bool) EventMemory {
 	memory := EventMemory{hadManyNodes: hasManyNodes}
 	for _, p := range announced {
 		if p.Type == v1.AnnounceLocal || !hasManyNodes {
@@ -113,8 +134,14 @@ func remember(announced, conflicts []Place, hasManyNodes bool) EventMemory {
 	for _, p := range conflicts {
 		memory.conflicts = append(memory.conflicts, hash(p))
 	}
+	for _, p := range failures {
+		if p.Type == v1.AnnounceLocal || !hasManyNodes {
+			memory.failures = append(memory.failures, hash(p))
+		}
+	}
 	slices.Sort(memory.announced)
 	slices.Sort(memory.conflicts)
+	slices.Sort(memory.failures)
 	return memory
 }
 

@@ -65,6 +65,10 @@ func TestNewEvents(t *testing.T) {
 		{"conflict goes on", state("Conflict", 2), state("Conflict", 2), ""},
 		{"conflict is over", state("Conflict", 2), state("Announced", 2), "AnnouncingLocal"},
 		{"withdrawn", state("Announced", 2), state("", 2), ""},
+		{"refused", state("Pending", 2), state("Failed", 2), "AnnouncementFailed"},
+		{"goes on being refused", state("Failed", 2), state("Failed", 2), ""},
+		{"refused on another occasion", state("Failed", 2), state("Failed", 3), "AnnouncementFailed"},
+		{"refused no more", state("Failed", 2), state("Announced", 2), "AnnouncingLocal"},
 		{"another claims it", state("Announced", 2), contested(state("Announced", 2)), "AddressConflict"},
 		{"given up to a device", state("Announced", 2), contested(state("Yielded", 2)), "AddressConflict"},
 		{"another goes on claiming it", contested(state("Announced", 2)), contested(state("Announced", 2)), ""},
@@ -101,7 +105,7 @@ func TestRecallEvents(t *testing.T) {
 		on("n1", [3]string{"10.0.0.1", "Local", "Announced"}, [3]string{"10.0.0.3", "Virtual", "Announced"}),
 		on(
 			"n2", [3]string{"10.0.0.2", "Local", "Announced"}, [3]string{"10.0.0.3", "Virtual", "Announced"},
-			[3]string{"10.0.0.4", "Local", "Conflict"},
+			[3]string{"10.0.0.4", "Local", "Conflict"}, [3]string{"10.0.0.5", "Local", "Failed"},
 		),
 	}, nil, nil)
 	for _, row := range []struct {
@@ -113,18 +117,18 @@ func TestRecallEvents(t *testing.T) {
 		{
 			"a new Service", nil, "",
 			"AnnouncingLocal 10.0.0.1, AnnouncingLocal 10.0.0.2, AnnouncingNonLocal 10.0.0.3, AnnouncingNonLocal 10.0.0.3, " +
-				"AddressConflict 10.0.0.4",
+				"AddressConflict 10.0.0.4, AnnouncementFailed 10.0.0.5",
 		},
 		{"one Local address was announced", map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1"},
-			"1 of 5 announcements are made",
-			"AnnouncingLocal 10.0.0.2, AddressConflict 10.0.0.4"},
+			"1 of 6 announcements are made",
+			"AnnouncingLocal 10.0.0.2, AddressConflict 10.0.0.4, AnnouncementFailed 10.0.0.5"},
 		{"it was announced by another node", map[string]string{
 			v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1 n1,eth0,10.0.0.2",
-		}, "2 of 5 announcements are made; 10.0.0.4 on n2 is Conflict (it answers)",
-			"AnnouncingLocal 10.0.0.2"},
+		}, "2 of 6 announcements are made; 10.0.0.4 on n2 is Conflict (it answers)",
+			"AnnouncingLocal 10.0.0.2, AnnouncementFailed 10.0.0.5"},
 		{
 			"nothing has changed", map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1 n2,eth0,10.0.0.2"},
-			"4 of 5 announcements are made; 10.0.0.4 on n2 is Conflict (it answers)", "",
+			"4 of 6 announcements are made; 10.0.0.4 on n2 is Conflict (it answers); 10.0.0.5 on n2 is Failed (refused)", "",
 		},
 	} {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: row.annotations}}

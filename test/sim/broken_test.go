@@ -224,7 +224,11 @@ func newKubernetes(t *testing.T, group string) *kubernetes {
 	k.webhooks = &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "purelb-validating"},
 		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "vservicegroup.purelb.io", ClientConfig: admissionv1.WebhookClientConfig{CABundle: []byte("an authority")},
+			Name: "vservicegroup.purelb.io", ClientConfig: admissionv1.WebhookClientConfig{
+				Service:  &admissionv1.ServiceReference{Namespace: Namespace, Name: "purelb-webhook"},
+				CABundle: []byte("an authority"),
+			},
+			Rules: []admissionv1.RuleWithOperations{{Rule: admissionv1.Rule{Resources: []string{"servicegroups"}}}},
 		}},
 	}
 	k.note(t, k.Admin.Create(t.Context(), &corev1.Namespace{

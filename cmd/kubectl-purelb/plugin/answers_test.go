@@ -11,6 +11,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -247,7 +248,7 @@ func TestStatus(t *testing.T) {
 		}}, "Degraded announcement/node2: 1 of 2"},
 		"a pool is full": {
 			[]change{func(o *Objects) { o.ServiceGroups[0].Spec.Local.V4Pools[0].Pool = "192.168.1.240-192.168.1.241" }},
-			"Degraded servicegroup/default: has no free address of IPv4",
+			"Degraded servicegroup/default: has no free address of IPv4: add a range to it, or delete Services",
 		},
 		"both families are full": {[]change{func(o *Objects) {
 			local := o.ServiceGroups[0].Spec.Local
@@ -259,7 +260,7 @@ func TestStatus(t *testing.T) {
 			)
 		}), withCondition(
 			"web", v1.ConditionRecord, metav1.ConditionTrue, "192.168.1.240,fd00:1::f0 group=default type=local key=",
-		)}, "Degraded servicegroup/default: has no free address of IPv4 and IPv6"},
+		)}, "Degraded servicegroup/default: has no free address of IPv4 and IPv6: add a range to it, or delete Services"},
 		"a group that is not Ready": {[]change{func(o *Objects) {
 			o.ServiceGroups[1].Status.Conditions[0] = metav1.Condition{
 				Type: v1.ConditionReady, Status: metav1.ConditionFalse, Message: "why",
@@ -282,6 +283,36 @@ func TestStatus(t *testing.T) {
 			[]change{withCondition("web", v1.ConditionAdvertised, metav1.ConditionFalse, "0 of 3 sessions are up")},
 			"Critical service/shop/web: 0 of 3 sessions are up",
 		},
+		"no webhook is trusted": {[]change{func(o *Objects) {
+			webhook := func(name, namespace, ca string, policy admissionv1.FailurePolicyType, resource string,
+			) admissionv1.ValidatingWebhook {
+				return admissionv1.ValidatingWebhook{
+					Name: name, FailurePolicy: &policy, ClientConfig: admissionv1.WebhookClientConfig{
+						CABundle: []byte(ca), Service: &admissionv1.ServiceReference{Namespace: namespace},
+					},
+					Rules: []admissionv1.RuleWithOperations{{Rule: admissionv1.Rule{Resources: []string{resource}}}},
+				}
+			}
+			o.Webhooks = []admissionv1.ValidatingWebhookConfiguration{
+				{ObjectMeta: metav1.ObjectMeta{Name: "of-others"}, Webhooks: []admissionv1.ValidatingWebhook{
+					webhook("a.example.com", "purelb-system", "", admissionv1.Fail, "pods"),
+					webhook("a.purelb.io", "elsewhere", "", admissionv1.Fail, "pods"),
+				}},
+				{ObjectMeta: metav1.ObjectMeta{Name: "purelb-validating"}, Webhooks: []admissionv1.ValidatingWebhook{
+					webhook("a.purelb.io", "purelb-system", "", admissionv1.Fail, "bgppeers"),
+					webhook("b.purelb.io", "purelb-system", "", admissionv1.Ignore, "services"),
+					webhook("c.purelb.io", "purelb-system", "x", admissionv1.Fail, "servicegroups"),
+				}},
+			}
+		}}, "Degraded validatingwebhookconfiguration/purelb-validating: has no caBundle, so the API server does not trust " +
+			"the webhooks' certificate, and refuses all changes of bgppeers: the manager writes the caBundle, or " +
+			"cert-manager or OLM where one of these makes the certificate: see kubectl -n purelb-system logs " +
+			"deployment/purelb-manager, and kubectl -n purelb-system get certificates"},
+		"no interface is selected": {[]change{func(o *Objects) {
+			o.LBNodeAgents[0].Status.Conditions = append(o.LBNodeAgents[0].Status.Conditions, metav1.Condition{
+				Type: v1.ConditionInterfaceNotFound, Status: metav1.ConditionTrue, Message: "1 of 3 nodes",
+			})
+		}}, "Degraded lbnodeagent/default: 1 of 3 nodes"},
 		"a pod does not start": {[]change{waitingPod("CrashLoopBackOff")},
 			"Degraded pod/purelb-agent-x: does not start on node1: CrashLoopBackOff: see kubectl -n purelb-system describe " +
 				"pod purelb-agent-x and, if it has run, kubectl -n purelb-system logs --previous purelb-agent-x"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,8 @@ type Objects struct {
 	Commons        []v1.CommonAnnouncement
 	BGPPeers       []v1.BGPPeer
 	NodeRoutings   []v1.NodeRouting
+	// Webhooks are those by which the API server asks managers, of any namespace.
+	Webhooks []admissionv1.ValidatingWebhookConfiguration
 	// NotRenewing are the nodes whose agents were seen not to renew their Leases.
 	NotRenewing map[string]bool
 	// Unread are the kinds that could not be listed, each with the reason, in the order
@@ -70,6 +73,7 @@ const (
 	kindDeployments    = "Deployments"
 	kindPods           = "Pods"
 	kindLeases         = "Leases"
+	kindWebhooks       = "ValidatingWebhookConfigurations"
 )
 
 // purelbKinds are PureLB's own that each release has.
@@ -158,6 +162,7 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace, own string) (*
 		readerOf(kindDeployments, func(l *appsv1.DeploymentList) { o.Deployments = l.Items }, in),
 		readerOf(kindPods, func(l *corev1.PodList) { o.Pods = l.Items }, in),
 		readerOf(kindLeases, func(l *coordinationv1.LeaseList) { o.Leases = l.Items }, in),
+		readerOf(kindWebhooks, func(l *admissionv1.ValidatingWebhookConfigurationList) { o.Webhooks = l.Items }),
 	} {
 		err := c.List(ctx, read.list, read.options...)
 		knowsPureLB = knowsPureLB || slices.Contains(purelbKinds, read.kind) && !isUnknownKind(err)

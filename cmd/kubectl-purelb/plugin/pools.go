@@ -97,7 +97,7 @@ func PoolsOf(c *Cluster) []Pool {
 			ready.Status == metav1.ConditionFalse {
 			p.Ready, p.Message = false, ready.Message
 		}
-		p.Problems, p.Limits = problemsOf(sg), limitsOf(&verdict.Group)
+		p.Problems, p.Limits = problemsOf(sg, p.Message), limitsOf(&verdict.Group)
 		if len(verdict.Group.Ranges) > 0 {
 			p.Type = verdict.Group.Type
 			p.addUsage(c, &verdict.Group)
@@ -144,8 +144,8 @@ func limitsOf(group *allocation.Group) []string {
 	return limits
 }
 
-// problemsOf lists what the conditions of a ServiceGroup say besides Ready.
-func problemsOf(sg *v1.ServiceGroup) []string {
+// problemsOf lists what the conditions of a ServiceGroup say besides Ready, and besides a message that is said anyway.
+func problemsOf(sg *v1.ServiceGroup, said string) []string {
 	var problems []string
 	for i := range sg.Status.Conditions {
 		condition := &sg.Status.Conditions[i]
@@ -153,7 +153,8 @@ func problemsOf(sg *v1.ServiceGroup) []string {
 		if condition.Type == v1.ConditionReachable {
 			bad = metav1.ConditionFalse
 		}
-		if condition.Type != v1.ConditionReady && condition.Type != v1.ConditionStalled && condition.Status == bad {
+		if condition.Type != v1.ConditionReady && condition.Type != v1.ConditionStalled && condition.Status == bad &&
+			condition.Message != said {
 			problems = append(problems, condition.Type+" is "+string(condition.Status)+": "+condition.Message)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -125,11 +126,51 @@ func (s *Status) addComponents(c *Cluster) {
 			component.Message = ready.Message
 			s.add(Degraded, "PureLBAgentDown", "lbnodeagent/"+a.Name, "%s", ready.Message)
 		}
+		if c := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionInterfaceNotFound); c != nil && s.hasLocalPools() {
+			s.add(Degraded, "", "lbnodeagent/"+a.Name, "%s", c.Message)
+		}
 		s.Components = append(s.Components, component)
 	}
 	s.addPods(c)
+	s.addWebhooks(c)
 	if len(c.LBNodeAgents) == 0 && !c.isUnread(kindLBNodeAgents) {
 		s.add(Critical, "", "lbnodeagent", "there is none: no node runs an agent, and nothing is announced")
+	}
+}
+
+// hasLocalPools reports whether there is a ServiceGroup whose addresses may be Local.
+func (s *Status) hasLocalPools() bool {
+	return slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.Type != v1.PoolTypeRemote })
+}
+
+// addWebhooks says which of the manager's webhooks the API server cannot call, as nobody has told it whom to trust.
+func (s *Status) addWebhooks(c *Cluster) {
+	for i := range c.Webhooks {
+		var refused []string
+		isUntrusted := false
+		for _, w := range c.Webhooks[i].Webhooks {
+			service := w.ClientConfig.Service
+			if !strings.HasSuffix(w.Name, ".purelb.io") || service == nil || service.Namespace != c.Namespace ||
+				len(w.ClientConfig.CABundle) > 0 {
+				continue
+			}
+			isUntrusted = true
+			if w.FailurePolicy == nil || *w.FailurePolicy == admissionv1.Fail {
+				for _, rule := range w.Rules {
+					refused = append(refused, rule.Resources...)
+				}
+			}
+		}
+		if !isUntrusted {
+			continue
+		}
+		text := "has no caBundle, so the API server does not trust the webhooks' certificate"
+		if len(refused) > 0 {
+			text += ", and refuses all changes of " + strings.Join(refused, ", ")
+		}
+		s.add(Degraded, "", "validatingwebhookconfiguration/"+c.Webhooks[i].Name, "%s: the manager writes the caBundle, or "+
+			"cert-manager or OLM where one of these makes the certificate: see kubectl -n %s logs deployment/%s, and "+
+			"kubectl -n %s get certificates", text, c.Namespace, managerName, c.Namespace)
 	}
 }
 
@@ -154,8 +195,8 @@ func (s *Status) addPools() {
 		case !p.Ready:
 			s.add(Degraded, "", "servicegroup/"+p.Group, "%s", p.Message)
 		case p.IPv4.isFull() || p.IPv6.isFull():
-			s.add(Degraded, "PureLBPoolExhausted", "servicegroup/"+p.Group, "has no free address of %s",
-				strings.Join(p.fullFamilies(), " and "))
+			s.add(Degraded, "PureLBPoolExhausted", "servicegroup/"+p.Group,
+				"has no free address of %s: add a range to it, or delete Services", strings.Join(p.fullFamilies(), " and "))
 		}
 		for _, problem := range p.Problems {
 			s.add(Degraded, alertOfPool(problem), "servicegroup/"+p.Group, "%s", problem)
