@@ -283,6 +283,17 @@ func StartBIRD(t testing.TB, where nstest.Neighbour, config string) *BIRD {
 	return b
 }
 
+// Configure gives BIRD another configuration.
+func (b *BIRD) Configure(t testing.TB, config string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, "bird.conf"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := b.Show("configure"); !strings.Contains(out, "Reconfigur") {
+		t.Fatalf("BIRD does not take its configuration: %s", out)
+	}
+}
+
 // Stop kills BIRD, as a router that fails.
 func (b *BIRD) Stop() {
 	_ = b.cmd.Process.Kill()
