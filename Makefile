@@ -341,7 +341,7 @@ proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the programs need
 	  TRIALS=$(TRIALS) PURELB_TEST_SEED=$(SEED) && $(call prove,$@,TRIALS=$(TRIALS) SEED=$(SEED),tests) \
 	  go -C test/scale test -tags proof -count=1 -timeout 0 -run TestProofMemory -v .
 
-# A hundred cells of one trial each are an hour: ROWS chooses.
+# All cells take more than a day: ROWS chooses.
 .PHONY: proof-routers
 proof-routers: TRIALS := 5
 proof-routers: build $(LAB) $(PROOF) ## Measure each cell of the matrix of routers in network namespaces, as root (TRIALS=5 SEED=1 DURATION=30m ROWS=killed..FRR; apt-get install frr bird2)

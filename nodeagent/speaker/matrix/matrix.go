@@ -64,25 +64,13 @@ func Columns() []Column {
 	return all
 }
 
-// Needs says without what a row makes no sense.
-type Needs int
-
-// What rows need.
-const (
-	// NeedsNothing is of rows that make sense in each column.
-	NeedsNothing Needs = iota
-	// NeedsBFD is of rows about BFD.
-	NeedsBFD
-	// NeedsLab is of rows that are no matter of this package at all: Row.Reason says why.
-	NeedsLab
-)
-
 // Row is something that happens.
 type Row struct {
-	Name  string
-	Needs Needs
-	// Reason is why the row has no values here, and where it has.
-	Reason string
+	Name string
+	// Elsewhere is why the row has no values here, and where it has; empty if it has values here.
+	Elsewhere string
+	// NeedsBFD is of rows about BFD.
+	NeedsBFD bool
 	// LosesNothing means that no request may be lost: some node forwards at any time what the router sends to it.
 	LosesNothing bool
 	// HasPassword means that the sessions have a password, and IsRange that the router takes any station of the link
@@ -92,28 +80,26 @@ type Row struct {
 	IsLocal bool
 }
 
-const inLab = "needs pods, kubelets and kube-proxy: make proof-bgp, in the lab"
-
 // Rows are in the order in which they are tried.
 var Rows = []Row{
 	{Name: "speakers updated", LosesNothing: true},
 	{Name: "speaker killed", LosesNothing: true},
-	{Name: "speaker out of memory", Needs: NeedsLab,
-		Reason: "the kernel ends the process by SIGKILL, as in the row \"speaker killed\""},
+	{Name: "speaker out of memory",
+		Elsewhere: "the kernel ends the process by SIGKILL, as in the row \"speaker killed\""},
 	{Name: "agent killed", LosesNothing: true},
 	{Name: "agent dead, endpoints leave", IsLocal: true},
 	{Name: "node without power, and back"},
 	{Name: "node rebooted in order"},
 	{Name: "node excluded, and back", LosesNothing: true},
 	{Name: "node NotReady for 10 s", LosesNothing: true},
-	{Name: "node drained by kubectl drain", Needs: NeedsLab,
-		Reason: "a cordon changes no route, and pods move: make proof-bgp, in the lab"},
+	{Name: "node drained by kubectl drain",
+		Elsewhere: "a cordon changes no route, and pods move: make proof-bgp, in the lab"},
 	{Name: "link cut, and back"},
 	{Name: "router restarted"},
 	{Name: "session reset by the router"},
 	{Name: "too many routes for the router"},
 	{Name: "password rotated", HasPassword: true},
-	{Name: "BFD lost for 3 s", Needs: NeedsBFD},
+	{Name: "BFD lost for 3 s", NeedsBFD: true},
 	{Name: "manager away for 20 s, speaker killed", LosesNothing: true},
 	{Name: "API server away for 20 s, speaker killed", LosesNothing: true},
 	{Name: "BGPPeer edited", LosesNothing: true},
@@ -121,9 +107,10 @@ var Rows = []Row{
 	{Name: "BGPPeer deleted, and created"},
 	{Name: "ServiceGroup's communities edited", LosesNothing: true},
 	{Name: "aggregation changed", LosesNothing: true},
-	{Name: "rolling update with policy Local", Needs: NeedsLab, Reason: inLab},
-	{Name: "1,000 addresses", LosesNothing: true},
-	{Name: rangeRow, Needs: NeedsBFD, IsRange: true, LosesNothing: true},
+	{Name: "rolling update with policy Local",
+		Elsewhere: "needs pods, kubelets and kube-proxy: make proof-bgp, in the lab"},
+	{Name: "1,000 addresses"},
+	{Name: rangeRow, NeedsBFD: true, IsRange: true, LosesNothing: true},
 }
 
 // rangeRow is the row in which nothing happens for long.
@@ -132,11 +119,11 @@ const rangeRow = "listen range, nothing happens"
 // Reason returns why the cell of a row and a column has no value; it is empty if the cell has one.
 func Reason(r Row, c Column) string {
 	switch {
-	case r.Needs == NeedsLab:
-		return r.Reason
+	case r.Elsewhere != "":
+		return r.Elsewhere
 	case c.BFD && c.Kind == Multihop:
 		return "BFD is for neighbours on the link (RFC 5881): a BGPPeer with ebgpMultihop cannot have it"
-	case r.Needs == NeedsBFD && !c.BFD:
+	case r.NeedsBFD && !c.BFD:
 		return "there is no BFD"
 	}
 	return ""
