@@ -354,6 +354,17 @@ type AnnouncementSpec struct {
 	Asking *Asking `json:"asking,omitempty"`
 }
 
+// EpochOf returns the epoch that successors of an address reserve for a node's claim of it; 0 if they do not name the
+// node.
+func EpochOf(successors []Successor, nodeName string) int64 {
+	for _, s := range successors {
+		if s.NodeName == nodeName {
+			return s.Epoch
+		}
+	}
+	return 0
+}
+
 // IsForAnnouncing reports whether an Announcement tells its node what to announce, rather than to watch another
 // node (standby) or to ask for its addresses (asking).
 func (a *Announcement) IsForAnnouncing() bool { return a.Spec.Standby == nil && a.Spec.Asking == nil }

@@ -186,7 +186,7 @@ func (p *placer) nodesInSubnetOf(a netip.Addr) []*Node {
 func countTakers(h *heldAddress, watchers map[string]*Node) int {
 	count := 0
 	for _, n := range watchers {
-		if epochOf(h.named, n.Name) != 0 || maySucceed(n, h) {
+		if v1.EpochOf(h.named, n.Name) != 0 || maySucceed(n, h) {
 			count++
 		}
 	}
@@ -225,7 +225,7 @@ func chooseRank(rank int, held []*heldAddress, watchers map[string]*Node) {
 		}
 		var takers []string
 		for name, n := range watchers {
-			if !isChosen(h, name) && (epochOf(h.named, name) != 0 || maySucceed(n, h)) {
+			if !isChosen(h, name) && (v1.EpochOf(h.named, name) != 0 || maySucceed(n, h)) {
 				takers = append(takers, name)
 			}
 		}
@@ -257,7 +257,7 @@ func (p *placer) writeSuccessors(h *heldAddress) {
 	highest := p.highestEpoch(h.address.Addr)
 	e.Successors = nil
 	for _, name := range h.chosen {
-		epoch := epochOf(h.named, name)
+		epoch := v1.EpochOf(h.named, name)
 		if name == "" || epoch == 0 && isEarly {
 			continue
 		}
@@ -278,16 +278,6 @@ func (p *placer) highestEpoch(a netip.Addr) int64 {
 		highest = max(highest, e.Spec.Epoch, e.Spec.HighestEpoch)
 	}
 	return highest
-}
-
-// epochOf is the epoch that is reserved for a node; 0 if none is.
-func epochOf(successors []v1.Successor, node string) int64 {
-	for _, s := range successors {
-		if s.NodeName == node {
-			return s.Epoch
-		}
-	}
-	return 0
 }
 
 // linkScore is the rendezvous hash of a node that watches, asks or witnesses, and a link.

@@ -76,7 +76,7 @@ func newSuccessionIndex(in *Inputs) *successionIndex {
 		spec := &in.Standbys[i].Spec
 		for j := range spec.Standby.Addresses {
 			a := &spec.Standby.Addresses[j]
-			key := successionKey{parsed(a.Address), successorEpoch(a, spec.NodeName)}
+			key := successionKey{parsed(a.Address), purelbv1.EpochOf(a.Successors, spec.NodeName)}
 			index.successions[key] = succession{spec.Standby, a}
 		}
 	}
@@ -93,16 +93,6 @@ func (index *successionIndex) isOver(addr netip.Addr, c Claim) bool {
 func (index *successionIndex) successionOf(addr netip.Addr, c Claim) (succession, bool) {
 	r, isNamed := index.successions[successionKey{addr, c.Epoch}]
 	return r, isNamed
-}
-
-// successorEpoch returns the epoch that is reserved for a node's claim of an address; 0 if none is.
-func successorEpoch(a *purelbv1.StandbyAddress, nodeName string) int64 {
-	for _, s := range a.Successors {
-		if s.NodeName == nodeName {
-			return s.Epoch
-		}
-	}
-	return 0
 }
 
 // withClaims returns what the node is to have, claims included. Of an address that an entry asks
@@ -174,8 +164,8 @@ func standbyAddresses(
 	var statuses []purelbv1.AddressStatus
 	for i := range ann.Spec.Standby.Addresses {
 		a := &ann.Spec.Standby.Addresses[i]
-		addr := parsed(a.Address)
-		if r := resultOf(addr); addr.IsValid() && r.State != "" && r.Epoch == successorEpoch(a, ann.Spec.NodeName) {
+		addr, epoch := parsed(a.Address), purelbv1.EpochOf(a.Successors, ann.Spec.NodeName)
+		if r := resultOf(addr); addr.IsValid() && r.State != "" && r.Epoch == epoch {
 			if c, isClaimed := claims[addr]; isClaimed && r.Message == "" {
 				r.Message = fmt.Sprintf("%s had not answered for %s", c.Node, c.SilentFor.Round(10*time.Millisecond))
 			}
