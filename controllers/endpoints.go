@@ -49,18 +49,12 @@ type serviceEndpoints struct {
 // still serve but terminate.
 type servingNodes struct{ ready, terminating map[string]bool }
 
-// hasLocalPolicy reports whether traffic that a node gets for a Service does not leave the
-// node.
-func hasLocalPolicy(svc *corev1.Service) bool {
-	return svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-}
-
 // listEndpointNodes gathers the endpoints of those of the Services for which they matter.
 func listEndpointNodes(ctx context.Context, c client.Reader, services []corev1.Service) (endpointNodes, error) {
 	all := endpointNodes{}
 	for i := range services {
 		svc := &services[i]
-		if !hasLocalPolicy(svc) || !hasAddressesToAnnounce(svc) {
+		if !allocation.HasPolicyLocal(svc) || !hasAddressesToAnnounce(svc) {
 			continue
 		}
 		var slices discoveryv1.EndpointSliceList
@@ -113,7 +107,7 @@ func endpointsOf(slices []discoveryv1.EndpointSlice) serviceEndpoints {
 // keepsTraffic reports whether what a node gets for a Service may go to endpoints on that node
 // only, so that it matters which nodes have some.
 func (e endpointNodes) keepsTraffic(svc *corev1.Service) bool {
-	return hasLocalPolicy(svc) && !e[keyOf(svc)].areAnywhere
+	return allocation.HasPolicyLocal(svc) && !e[keyOf(svc)].areAnywhere
 }
 
 // restrictAddress says of an address, which the given Services share, to which nodes its
@@ -227,7 +221,7 @@ func insistenceChanged(before, after *corev1.Service) bool {
 func (r *PlacementReconciler) clusterIfEndpointsMatter(ctx context.Context, slice client.Object) []reconcile.Request {
 	svc := &corev1.Service{}
 	key := client.ObjectKey{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]}
-	if err := r.Client.Get(ctx, key, svc); err != nil || !hasLocalPolicy(svc) || !isOurs(svc, r.IsDefaultLoadBalancer) {
+	if err := r.Client.Get(ctx, key, svc); err != nil || !allocation.HasPolicyLocal(svc) || !isOurs(svc, r.IsDefaultLoadBalancer) {
 		return nil
 	}
 	return []reconcile.Request{wholeCluster}

@@ -55,7 +55,7 @@ func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) 
 func groupsWithPolicyLocal(services []corev1.Service, virtual map[netip.Addr]routing.VirtualAddress) map[string]bool {
 	groups := map[string]bool{}
 	for i := range services {
-		if !hasLocalPolicy(&services[i]) {
+		if !allocation.HasPolicyLocal(&services[i]) {
 			continue
 		}
 		record := allocation.RecordOf(&services[i])

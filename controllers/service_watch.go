@@ -123,7 +123,7 @@ func sharesAlike(before, after *corev1.Service) bool {
 	oldRecord, newRecord := allocation.RecordOf(before), allocation.RecordOf(after)
 	return oldRecord.Key == newRecord.Key && slices.Equal(oldRecord.Addresses, newRecord.Addresses) &&
 		equality.Semantic.DeepEqual(before.Spec.Ports, after.Spec.Ports) && before.Spec.Type == after.Spec.Type &&
-		hasLocalPolicy(before) == hasLocalPolicy(after)
+		allocation.HasPolicyLocal(before) == allocation.HasPolicyLocal(after)
 }
 
 // enqueueServicesWaitingFor enqueues the other Services that wait for what svc may have

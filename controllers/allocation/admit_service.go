@@ -219,7 +219,7 @@ func (d *decision) hasAddressOfFamilies(other *Service) bool {
 // adviseOnTrafficPolicy warns of externalTrafficPolicy Local if the group has Local
 // addresses, of which one node gets all traffic.
 func (d *decision) adviseOnTrafficPolicy(svc *corev1.Service) []string {
-	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || d.group == nil {
+	if !HasPolicyLocal(svc) || d.group == nil {
 		return nil
 	}
 	if d.group.Type == v1.PoolTypeRemote {

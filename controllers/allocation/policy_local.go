@@ -8,6 +8,12 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
+// HasPolicyLocal reports whether a Service has externalTrafficPolicy Local: what a node gets for the Service does not
+// leave the node.
+func HasPolicyLocal(svc *corev1.Service) bool {
+	return svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
 // DecidePolicyLocal says what is to become of externalTrafficPolicy Local of a Service
 // where its addresses are Local or shared. The Service's annotation decides or, without
 // one, the policyLocal of the ServiceGroup of its addresses, which ofGroup is. The result is
@@ -44,5 +50,5 @@ func (c Catalog) PolicyLocalFor(svc *corev1.Service) v1.PolicyLocal {
 // hasPolicyLocalByGroup reports whether a Service has externalTrafficPolicy Local, and
 // leaves it to its ServiceGroup whether the policy stays.
 func hasPolicyLocalByGroup(svc *corev1.Service) bool {
-	return svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && DecidePolicyLocal(svc, "") == ""
+	return HasPolicyLocal(svc) && DecidePolicyLocal(svc, "") == ""
 }

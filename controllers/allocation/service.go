@@ -68,8 +68,7 @@ func ServiceOf(svc *corev1.Service, isOurs bool) *Service {
 	}
 	if isOurs {
 		s.Allocated, s.SharingKey = RecordOf(svc), SharingKeyOf(svc)
-		s.HasPolicyLocal = svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-		s.IsPolicyLocalUpToGroup = hasPolicyLocalByGroup(svc)
+		s.HasPolicyLocal, s.IsPolicyLocalUpToGroup = HasPolicyLocal(svc), hasPolicyLocalByGroup(svc)
 		if s.SharingKey != "" || s.Allocated.Key != "" {
 			s.Ports = PortsOf(svc.Spec.Ports)
 		}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
 // Override is what the manager does about externalTrafficPolicy Local of a Service.
@@ -52,7 +53,7 @@ func OverrideOf(svc *corev1.Service, ours bool, policyLocal v1.PolicyLocal, plac
 	if policyLocal == "" {
 		return Override{Annotation: annotation}
 	}
-	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+	if !allocation.HasPolicyLocal(svc) {
 		return Override{Annotation: strings.TrimPrefix(annotation, rejectedPrefix)}
 	}
 	reason := reasonAgainstLocal(places)
