@@ -1,11 +1,8 @@
 package controllers
 
 import (
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
-
-	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
 // Bounds of texts that the manager writes into statuses, in bytes.
@@ -18,17 +15,6 @@ const (
 	// maxRangesText is the longest text of status.ranges of a ServiceGroup, by its schema.
 	maxRangesText = 1024
 )
-
-// setStalled copies Ready into the condition Stalled, if isStalled, and otherwise removes
-// that.
-func setStalled(conditions *[]metav1.Condition, ready metav1.Condition, isStalled bool) {
-	if !isStalled {
-		meta.RemoveStatusCondition(conditions, v1.ConditionStalled)
-		return
-	}
-	ready.Type, ready.Status = v1.ConditionStalled, metav1.ConditionTrue
-	meta.SetStatusCondition(conditions, ready)
-}
 
 // conditionConfiguration converts a condition for an apply.
 func conditionConfiguration(c *metav1.Condition) *metav1ac.ConditionApplyConfiguration {

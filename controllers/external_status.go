@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/internal/condition"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -33,14 +34,10 @@ func withObservation(sg *v1.ServiceGroup, o *ipam.Observation) *v1.ServiceGroup 
 		return sg
 	}
 	sg = sg.DeepCopy()
-	reachable := metav1.Condition{
-		Type: v1.ConditionReachable, Status: metav1.ConditionTrue, ObservedGeneration: sg.Generation,
-		Reason: o.Reason, Message: textlimit.Shorten(o.Message, maxMessage),
-	}
-	if o.Reason != v1.ReasonReachable {
-		reachable.Status = metav1.ConditionFalse
-	}
-	meta.SetStatusCondition(&sg.Status.Conditions, reachable)
+	meta.SetStatusCondition(&sg.Status.Conditions, metav1.Condition{
+		Type: v1.ConditionReachable, Status: condition.StatusOf(o.Reason == v1.ReasonReachable),
+		ObservedGeneration: sg.Generation, Reason: o.Reason, Message: textlimit.Shorten(o.Message, maxMessage),
+	})
 	if o.Report == nil {
 		return sg
 	}

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/routing"
+	"github.com/purelb/purelb-operator/internal/condition"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -115,8 +116,7 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 		}
 		ready.Message += "; " + describeSilent(nodes.silent)
 	}
-	meta.SetStatusCondition(&status.Conditions, ready)
-	setStalled(&status.Conditions, ready, len(errs) > 0)
+	condition.SetReady(&status.Conditions, ready, len(errs) > 0)
 	meta.RemoveStatusCondition(&status.Conditions, v1.ConditionInterfaceNotFound)
 	if len(nodes.withoutInterface) > 0 && len(errs) == 0 {
 		notFound := metav1.Condition{

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/internal/condition"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -56,30 +57,22 @@ func isSettled(svc *corev1.Service, result *allocation.Result) bool {
 
 // allocatedCondition returns the condition v1.ConditionAllocated that a Service is to have.
 func allocatedCondition(svc *corev1.Service, result allocation.Result) *metav1.Condition {
-	condition := &metav1.Condition{
-		Type: v1.ConditionAllocated, Status: metav1.ConditionTrue, ObservedGeneration: svc.Generation,
-		Reason: result.Reason, Message: result.Message,
-	}
-	if result.Reason != v1.ReasonAllocated {
-		condition.Status = metav1.ConditionFalse
-	}
+	message := result.Message
 	if result.Warning != "" {
-		condition.Message += "; " + result.Warning
+		message += "; " + result.Warning
 	}
-	condition.Message = textlimit.Shorten(condition.Message, maxServiceMessage)
-	return condition
+	return &metav1.Condition{
+		Type: v1.ConditionAllocated, Status: condition.StatusOf(result.Reason == v1.ReasonAllocated),
+		ObservedGeneration: svc.Generation, Reason: result.Reason, Message: textlimit.Shorten(message, maxServiceMessage),
+	}
 }
 
 // recordCondition returns the condition v1.ConditionRecord that a Service is to have.
 func recordCondition(svc *corev1.Service, record allocation.Record) *metav1.Condition {
-	condition := &metav1.Condition{
-		Type: v1.ConditionRecord, Status: metav1.ConditionTrue, ObservedGeneration: svc.Generation,
+	return &metav1.Condition{
+		Type: v1.ConditionRecord, Status: condition.StatusOf(len(record.Addresses) > 0), ObservedGeneration: svc.Generation,
 		Reason: v1.ReasonRecorded, Message: record.String(),
 	}
-	if len(record.Addresses) == 0 {
-		condition.Status = metav1.ConditionFalse
-	}
-	return condition
 }
 
 // annotationsOf returns the allocator's annotations that go with a record.

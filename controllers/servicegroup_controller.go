@@ -22,6 +22,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/internal/condition"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -202,16 +203,12 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 		Conditions:         append([]metav1.Condition(nil), sg.Status.Conditions...),
 	}
 	ready := metav1.Condition{
-		Type: v1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: sg.Generation,
+		Type: v1.ConditionReady, Status: condition.StatusOf(verdict.Ready()), ObservedGeneration: sg.Generation,
 		Reason:  verdict.Reason,
 		Message: textlimit.Shorten(strings.Join(append([]string{verdict.Message}, verdict.Warnings...), "; "), maxMessage),
 	}
-	if !verdict.Ready() {
-		ready.Status = metav1.ConditionFalse
-	}
 	meta.RemoveStatusCondition(&status.Conditions, v1.ConditionGroupAdvertised)
-	meta.SetStatusCondition(&status.Conditions, ready)
-	setStalled(&status.Conditions, ready, !verdict.Ready() && !verdict.IsWaitingForIPAM())
+	condition.SetReady(&status.Conditions, ready, !verdict.Ready() && !verdict.IsWaitingForIPAM())
 	setWhileTrue(&status, v1.ConditionNodeAddressesExceeded, v1.ReasonTooManyNodeAddresses,
 		allocation.DescribeExcess(group, inputs.excess))
 	// While a node joins, a condition that is there stays, and none comes.

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/condition"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -36,22 +36,16 @@ func PeerStatus(p *v1.BGPPeer, result *PeerResult, routings map[string]*v1.NodeR
 	status.Neighbor = cmp.Or(p.Spec.PeerAddress, string(p.Spec.Interface), string(p.Spec.Discover))
 	reason, message := verdictOf(p, &status, result, down)
 	ready := metav1.Condition{
-		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation,
+		Type: v1.ConditionReady, Status: condition.StatusOf(reason == v1.ReasonEstablished), ObservedGeneration: p.Generation,
 		Reason: reason, Message: textlimit.Shorten(message, maxMessage),
 	}
-	if reason == v1.ReasonEstablished {
-		ready.Status = metav1.ConditionTrue
-	}
-	meta.SetStatusCondition(&status.Conditions, ready)
-	switch reason {
-	case v1.ReasonInvalid, v1.ReasonPeerConflict, v1.ReasonSecretMissing, v1.ReasonPasswordInvalid:
-		stalled := ready
-		stalled.Type, stalled.Status = v1.ConditionStalled, metav1.ConditionTrue
-		meta.SetStatusCondition(&status.Conditions, stalled)
-	default:
-		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionStalled)
-	}
+	condition.SetReady(&status.Conditions, ready, slices.Contains(stallingReasons, reason))
 	return status
+}
+
+// stallingReasons are those for which a BGPPeer is not Ready that somebody has to change something for.
+var stallingReasons = []string{
+	v1.ReasonInvalid, v1.ReasonPeerConflict, v1.ReasonSecretMissing, v1.ReasonPasswordInvalid,
 }
 
 func verdictOf(

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/condition"
 )
 
 // messages of condition Ready, by reason; they get the name of the watched node.
@@ -26,11 +27,8 @@ var messages = map[string]string{
 // nothing has changed.
 func Status(ann *v1.Announcement, reason string, now metav1.Time) v1.AnnouncementStatus {
 	ready := metav1.Condition{
-		Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, ObservedGeneration: ann.Generation,
+		Type: v1.ConditionReady, Status: condition.StatusOf(reason == ReasonWatching), Reason: reason, ObservedGeneration: ann.Generation,
 		Message: fmt.Sprintf(messages[reason], ann.Spec.Standby.Watched.NodeName), LastTransitionTime: now,
-	}
-	if reason == ReasonWatching {
-		ready.Status = metav1.ConditionTrue
 	}
 	conditions := slices.Clone(ann.Status.Conditions)
 	meta.SetStatusCondition(&conditions, ready) // keeps the time of the last transition
