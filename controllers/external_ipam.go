@@ -193,12 +193,8 @@ func (x *ExternalIPAM) Objection(ctx context.Context, owner ipam.Owner, group st
 	}
 	return func(a netip.Addr) string {
 		for _, key := range x.index.servicesWith([]netip.Addr{a}) {
-			switch {
-			case key == (client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}):
-			case key.Namespace != owner.Namespace:
-				return fmt.Sprintf("%s is in use by a Service of another namespace", a)
-			default:
-				return fmt.Sprintf("%s is in use by Service %s", a, key)
+			if key != (client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}) {
+				return fmt.Sprintf("%s is in use by %s", a, allocation.NameFor(owner.Namespace, key))
 			}
 		}
 		return inputs.ObjectionTo(group, a)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -116,7 +117,7 @@ func (in *Inputs) isKeptFrom(s *Service, a netip.Addr) bool {
 // namespace.
 func (d *decision) ownerFor(a netip.Addr) string {
 	namespace, name, _ := strings.Cut(d.reservationsWith(a)[a], "/")
-	return (&Service{Namespace: namespace, Name: name}).nameFor(d.Namespace)
+	return NameFor(d.Namespace, types.NamespacedName{Namespace: namespace, Name: name})
 }
 
 // refuseReserved says that an address is kept for another Service, or returns nil.

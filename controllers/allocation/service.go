@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/purelb/purelb-operator/internal/order"
 )
@@ -48,13 +49,17 @@ func (s *Service) String() string { return s.Namespace + "/" + s.Name }
 // unnamedService is how users of one namespace are told of a Service of another one.
 const unnamedService = "a Service of another namespace"
 
-// nameFor names the Service to users of a namespace. They learn nothing of the Services of
-// other namespaces.
+// nameFor names the Service to users of a namespace.
 func (s *Service) nameFor(namespace string) string {
-	if s.Namespace != namespace {
+	return NameFor(namespace, types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
+}
+
+// NameFor names a Service to users of a namespace. They learn nothing of the Services of other namespaces.
+func NameFor(namespace string, service types.NamespacedName) string {
+	if service.Namespace != namespace {
 		return unnamedService
 	}
-	return "Service " + s.String()
+	return "Service " + service.String()
 }
 
 // ServiceOf describes a Service. isOurs says whether PureLB serves it.
