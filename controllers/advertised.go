@@ -11,9 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -87,24 +85,14 @@ func (r *AnnouncedReconciler) withoutReportsOfUnknownNodes(
 }
 
 // nodeUnknownChanged lets through that condition Ready of a Node becomes Unknown, or is known again.
-var nodeUnknownChanged = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false }, // its NodeRouting comes after it
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*corev1.Node)
-		after, ok2 := e.ObjectNew.(*corev1.Node)
-		return ok1 && ok2 && (readinessOf(before).Status == corev1.ConditionUnknown) !=
-			(readinessOf(after).Status == corev1.ConditionUnknown)
-	},
-	DeleteFunc: func(event.DeleteEvent) bool { return false }, // its NodeRouting goes with it
-}
+// A NodeRouting comes after its Node, and goes with it.
+var nodeUnknownChanged = onlyChanged(func(before, after *corev1.Node) bool {
+	return (readinessOf(before).Status == corev1.ConditionUnknown) != (readinessOf(after).Status == corev1.ConditionUnknown)
+})
 
 // advertisingChanged lets through changes of a NodeRouting for which the condition
 // v1.ConditionAdvertised of a Service may differ.
-var advertisingChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*v1.NodeRouting)
-	after, ok2 := e.ObjectNew.(*v1.NodeRouting)
-	return ok1 && ok2 && announced.AdvertisingChanged(before, after)
-}}
+var advertisingChanged = changed(announced.AdvertisingChanged)
 
 // servicesWithVirtualOn lists the Services, as namespace/name, that have Virtual addresses on a node; sorted.
 func servicesWithVirtualOn(ctx context.Context, c client.Reader, namespace, node string) ([]string, error) {

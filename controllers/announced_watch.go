@@ -81,15 +81,10 @@ func (r *AnnouncedReconciler) Component(cluster ComponentManager) (Component, er
 
 // serviceReportChanged lets through changes of what this reconciler itself writes, by
 // whomever: the report that the reconciler compared with may have been out of date.
-var serviceReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*corev1.Service)
-	after, ok2 := e.ObjectNew.(*corev1.Service)
-	return ok1 && ok2 && (isConditionChanged(before, after, v1.ConditionAnnounced) ||
-		isConditionChanged(before, after, v1.ConditionAdvertised) ||
-		isConditionChanged(before, after, v1.ConditionServiceReachable) || slices.ContainsFunc(
-		announced.AnnotationNames, func(name string) bool { return before.Annotations[name] != after.Annotations[name] },
-	))
-}}
+var serviceReportChanged = changed(func(before, after *corev1.Service) bool {
+	return !hasAnnotations(before.Annotations, after.Annotations, announced.AnnotationNames) ||
+		slices.ContainsFunc(reportedConditions, func(t string) bool { return isConditionChanged(before, after, t) })
+})
 
 // servicesOfObject lists the Services that an Announcement or CommonAnnouncement has
 // entries for, as namespace/name.

@@ -37,6 +37,23 @@ type Watch struct {
 	IsMetadata bool
 }
 
+// changed lets through that an object of a kind comes or goes, and those changes of one that isChanged reports.
+func changed[T client.Object](isChanged func(before, after T) bool) predicate.Funcs {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(T)
+		after, ok2 := e.ObjectNew.(T)
+		return !ok1 || !ok2 || isChanged(before, after)
+	}}
+}
+
+// onlyChanged lets through those changes of an object of a kind that isChanged reports, and not that one comes or goes.
+func onlyChanged[T client.Object](isChanged func(before, after T) bool) predicate.Funcs {
+	p := changed(isChanged)
+	p.CreateFunc = func(event.CreateEvent) bool { return false }
+	p.DeleteFunc = func(event.DeleteEvent) bool { return false }
+	return p
+}
+
 // Channel brings events that are no changes of objects.
 type Channel struct {
 	Events  <-chan event.GenericEvent

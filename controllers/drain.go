@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -98,8 +96,6 @@ func (c *cluster) untilNextDrainTimeout(now time.Time) time.Duration {
 }
 
 // routingSpecOrDrainedChanged lets through the changes of NodeRoutings that placement depends on.
-var routingSpecOrDrainedChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*v1.NodeRouting)
-	after, ok2 := e.ObjectNew.(*v1.NodeRouting)
-	return !ok1 || !ok2 || before.Generation != after.Generation || before.Status.Drained != after.Status.Drained
-}}
+var routingSpecOrDrainedChanged = changed(func(before, after *v1.NodeRouting) bool {
+	return before.Generation != after.Generation || before.Status.Drained != after.Status.Drained
+})

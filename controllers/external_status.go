@@ -11,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/ipam"
@@ -88,12 +86,10 @@ func describeDrift(o *ipam.Observation) string {
 
 // specOrRangesChanged lets through changes of a ServiceGroup that decisions depend on: of its
 // specification, and of what its external system was seen to have.
-var specOrRangesChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*v1.ServiceGroup)
-	after, ok2 := e.ObjectNew.(*v1.ServiceGroup)
-	return !ok1 || !ok2 || before.Generation != after.Generation || before.UID != after.UID ||
+var specOrRangesChanged = changed(func(before, after *v1.ServiceGroup) bool {
+	return before.Generation != after.Generation || before.UID != after.UID ||
 		after.Spec.Netbox != nil && !equality.Semantic.DeepEqual(rangesOrWhyNone(before), rangesOrWhyNone(after))
-}}
+})
 
 // rangesOrWhyNone is what decisions depend on of a group's external system: its ranges or, if
 // there are none, why not. In how many ways a system fails that is away is no matter of theirs.

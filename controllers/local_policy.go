@@ -7,9 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -78,11 +76,9 @@ func (r *AnnouncedReconciler) enqueueServicesOfGroup(ctx context.Context, group 
 
 // groupReportChanged lets through changes of what a ServiceGroup says of policy Local, or of who
 // advertises its addresses.
-var groupReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*v1.ServiceGroup)
-	after, ok2 := e.ObjectNew.(*v1.ServiceGroup)
-	return ok1 && ok2 && (allocation.PolicyLocalOf(before) != allocation.PolicyLocalOf(after) ||
+var groupReportChanged = changed(func(before, after *v1.ServiceGroup) bool {
+	return allocation.PolicyLocalOf(before) != allocation.PolicyLocalOf(after) ||
 		before.Spec.AdvertisedBy != after.Spec.AdvertisedBy ||
 		meta.IsStatusConditionTrue(before.Status.Conditions, v1.ConditionSubnetNotFound) !=
-			meta.IsStatusConditionTrue(after.Status.Conditions, v1.ConditionSubnetNotFound))
-}}
+			meta.IsStatusConditionTrue(after.Status.Conditions, v1.ConditionSubnetNotFound)
+})

@@ -10,8 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/purelb/purelb-operator/controllers/allocation"
@@ -58,11 +56,9 @@ func namespaceLabels(ctx context.Context, c client.Reader) (map[string]map[strin
 
 // namespaceLabelsChanged lets through changes of the labels of a Namespace. A Service whose
 // Namespace the cache does not have yet is tried again anyway.
-var namespaceLabelsChanged = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool { return !maps.Equal(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) },
-}
+var namespaceLabelsChanged = onlyChanged(func(before, after client.Object) bool {
+	return !maps.Equal(before.GetLabels(), after.GetLabels())
+})
 
 // servicesOfNamespace maps a Namespace to the Services in it.
 func (r *ServiceReconciler) servicesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {

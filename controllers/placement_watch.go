@@ -66,14 +66,12 @@ var announcementPlacementChanged = predicate.Funcs{UpdateFunc: func(e event.Upda
 var servicePlacementChanged = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return hasAddresses(e.Object) },
 	DeleteFunc: func(e event.DeleteEvent) bool { return hasAddresses(e.Object) },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*corev1.Service)
-		after, ok2 := e.ObjectNew.(*corev1.Service)
-		return ok1 && ok2 && (hasAddresses(before) || hasAddresses(after)) &&
+	UpdateFunc: changed(func(before, after *corev1.Service) bool {
+		return (hasAddresses(before) || hasAddresses(after)) &&
 			(!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
 				!equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
 				hasAddressesToAnnounce(before) != hasAddressesToAnnounce(after) || insistenceChanged(before, after))
-	},
+	}).UpdateFunc,
 }
 
 func hasAddresses(obj client.Object) bool {
@@ -83,26 +81,19 @@ func hasAddresses(obj client.Object) bool {
 
 // nodePlacementChanged lets through changes of a Node that placement depends on, which
 // keeps the kubelet's regular status reports out.
-var nodePlacementChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*corev1.Node)
-	after, ok2 := e.ObjectNew.(*corev1.Node)
-	if !ok1 || !ok2 {
-		return true
-	}
+var nodePlacementChanged = changed(func(before, after *corev1.Node) bool {
 	return !equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		before.Annotations[v1.AnnotationHandover] != after.Annotations[v1.AnnotationHandover] ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
 		before.Spec.Unschedulable != after.Spec.Unschedulable ||
 		!slices.Equal(before.Status.Addresses, after.Status.Addresses) || readinessOf(before) != readinessOf(after)
-}}
+})
 
 // nodeReadinessChanged lets through that a Node becomes Ready, or is not any more: its agent is, or is not,
 // expected to report facts.
-var nodeReadinessChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*corev1.Node)
-	after, ok2 := e.ObjectNew.(*corev1.Node)
-	return ok1 && ok2 && readinessOf(before).Status != readinessOf(after).Status
-}}
+var nodeReadinessChanged = changed(func(before, after *corev1.Node) bool {
+	return readinessOf(before).Status != readinessOf(after).Status
+})
 
 // readinessOf returns status and message of the condition Ready of a Node.
 func readinessOf(n *corev1.Node) corev1.NodeCondition {
@@ -120,10 +111,8 @@ func readyOf(n *corev1.Node) corev1.NodeCondition {
 }
 
 // factsChanged lets through changes of the facts that an agent reports of its node.
-var factsChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*v1.Announcement)
-	after, ok2 := e.ObjectNew.(*v1.Announcement)
-	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(before.Status.Interfaces, after.Status.Interfaces) ||
+var factsChanged = changed(func(before, after *v1.Announcement) bool {
+	return !equality.Semantic.DeepEqual(before.Status.Interfaces, after.Status.Interfaces) ||
 		!equality.Semantic.DeepEqual(before.Status.Gateways, after.Status.Gateways) ||
 		hasReportedFacts(before) != hasReportedFacts(after)
-}}
+})

@@ -8,9 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -49,15 +47,9 @@ func (r *AnnouncedReconciler) recordReachable(svc *corev1.Service, written metav
 }
 
 // reachabilityChanged lets through that an LBNodeAgent begins to have addresses asked for, or ends.
-var reachabilityChanged = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*v1.LBNodeAgent)
-		after, ok2 := e.ObjectNew.(*v1.LBNodeAgent)
-		return ok1 && ok2 && before.AsksForAddresses() != after.AsksForAddresses()
-	},
-}
+var reachabilityChanged = onlyChanged(func(before, after *v1.LBNodeAgent) bool {
+	return before.AsksForAddresses() != after.AsksForAddresses()
+})
 
 // enqueueServicesOfAgent enqueues the Services that have entries on nodes of an LBNodeAgent.
 func (r *AnnouncedReconciler) enqueueServicesOfAgent(ctx context.Context, agent client.Object) []reconcile.Request {

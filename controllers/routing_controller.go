@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -112,17 +111,10 @@ func (r *RoutingReconciler) Component() Component {
 	}
 }
 
-// communitiesChanged lets through that a Service asks for other communities.
-var communitiesChanged = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false }, // it has no addresses yet
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*corev1.Service)
-		after, ok2 := e.ObjectNew.(*corev1.Service)
-		return ok1 && ok2 && hasAddresses(after) &&
-			allocation.RequestedCommunities(before) != allocation.RequestedCommunities(after)
-	},
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
-}
+// communitiesChanged lets through that a Service asks for other communities. A new one has no addresses yet.
+var communitiesChanged = onlyChanged(func(before, after *corev1.Service) bool {
+	return hasAddresses(after) && allocation.RequestedCommunities(before) != allocation.RequestedCommunities(after)
+})
 
 // isOfSpeakers reports whether an object is one that the reconciler makes for speakers.
 func isOfSpeakers(obj client.Object) bool {

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -152,15 +151,13 @@ func enqueueOthers(q queue, svc *corev1.Service, keys []client.ObjectKey) {
 
 // allocationChanged lets through changes of a Service that its allocation depends on or
 // consists of.
-var allocationChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*corev1.Service)
-	after, ok2 := e.ObjectNew.(*corev1.Service)
-	return !ok1 || !ok2 || before.Generation != after.Generation || before.UID != after.UID ||
+var allocationChanged = changed(func(before, after *corev1.Service) bool {
+	return before.Generation != after.Generation || before.UID != after.UID ||
 		!equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
 		!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
 		isConditionChanged(before, after, v1.ConditionAllocated) || isConditionChanged(before, after, v1.ConditionRecord) ||
 		!maps.Equal(allocationAnnotations(before), allocationAnnotations(after))
-}}
+})
 
 func isConditionChanged(before, after *corev1.Service, conditionType string) bool {
 	return !equality.Semantic.DeepEqual(
@@ -226,8 +223,6 @@ func (r *ServiceReconciler) ourServicesWhere(
 }
 
 // nodeAddressesChanged lets through changes of the addresses of a Node.
-var nodeAddressesChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*corev1.Node)
-	after, ok2 := e.ObjectNew.(*corev1.Node)
-	return !ok1 || !ok2 || !slices.Equal(before.Status.Addresses, after.Status.Addresses)
-}}
+var nodeAddressesChanged = changed(func(before, after *corev1.Node) bool {
+	return !slices.Equal(before.Status.Addresses, after.Status.Addresses)
+})
