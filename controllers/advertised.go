@@ -61,11 +61,7 @@ func (r *AnnouncedReconciler) requestsForVirtualOn(ctx context.Context, node cli
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot find the Services of a node", "node", node.GetName())
 	}
-	var requests []reconcile.Request
-	for _, key := range services {
-		requests = append(requests, reconcile.Request{NamespacedName: parseKey(key)})
-	}
-	return requests
+	return requestsOfKeys(services)
 }
 
 // withoutReportsOfUnknownNodes returns the NodeRoutings, without what those of nodes report whose condition

@@ -68,6 +68,29 @@ type ComponentManager interface {
 	GetFieldIndexer() client.FieldIndexer
 }
 
+// requestsOf returns the requests of those objects that isConcerned reports.
+func requestsOf[T any, P interface {
+	*T
+	client.Object
+}](objects []T, isConcerned func(P) bool) []reconcile.Request {
+	var requests []reconcile.Request
+	for i := range objects {
+		if o := P(&objects[i]); isConcerned(o) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+		}
+	}
+	return requests
+}
+
+// requestsOfKeys returns the requests of objects, given as namespace/name.
+func requestsOfKeys(keys []string) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, key := range keys {
+		requests = append(requests, reconcile.Request{NamespacedName: parseKey(key)})
+	}
+	return requests
+}
+
 // setupWithManager registers the component.
 func (c *Component) setupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).Named(c.Name).WithOptions(c.Options)

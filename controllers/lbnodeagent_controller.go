@@ -87,11 +87,7 @@ func (r *LBNodeAgentReconciler) requestsOfAll(ctx context.Context, _ client.Obje
 	if len(list) == 0 {
 		return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: r.Namespace}}}
 	}
-	var requests []reconcile.Request
-	for i := range list {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list[i])})
-	}
-	return requests
+	return requestsOf(list, func(*v1.LBNodeAgent) bool { return true })
 }
 
 func (r *LBNodeAgentReconciler) listAgents(ctx context.Context) ([]v1.LBNodeAgent, error) {

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -60,18 +59,9 @@ func policyLocalFor(svc *corev1.Service, group *v1.ServiceGroup) v1.PolicyLocal 
 
 // enqueueServicesOfGroup enqueues the Services that have addresses of a ServiceGroup.
 func (r *AnnouncedReconciler) enqueueServicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
-	services, err := listServices(ctx, r.Client)
-	if err != nil {
-		log.FromContext(ctx).Error(err, "Cannot find the Services of a ServiceGroup", "serviceGroup", group.GetName())
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range services {
-		if svc := &services[i]; isOurs(svc, r.IsDefaultLoadBalancer) && allocation.RecordOf(svc).Group == group.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(svc)})
-		}
-	}
-	return requests
+	return ourServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
+		return allocation.RecordOf(svc).Group == group.GetName()
+	})
 }
 
 // groupReportChanged lets through changes of what a ServiceGroup says of policy Local, or of who

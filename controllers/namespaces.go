@@ -62,7 +62,9 @@ var namespaceLabelsChanged = onlyChanged(func(before, after client.Object) bool 
 
 // servicesOfNamespace maps a Namespace to the Services in it.
 func (r *ServiceReconciler) servicesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return r.ourServicesWhere(ctx, func(svc *corev1.Service) bool { return svc.Namespace == ns.GetName() })
+	return ourServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
+		return svc.Namespace == ns.GetName()
+	})
 }
 
 // hasOldLabels reports whether a Service would get further addresses of a ServiceGroup by

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -58,18 +59,12 @@ func (r *AnnouncedReconciler) enqueueServicesOfAgent(ctx context.Context, agent 
 		log.FromContext(ctx).Error(err, "Cannot find the Services of an LBNodeAgent", "lbNodeAgent", agent.GetName())
 		return nil
 	}
-	isOf := map[string]bool{}
-	var requests []reconcile.Request
+	var services []string
 	for i := range announcements {
-		if announcements[i].Spec.LBNodeAgent != agent.GetName() {
-			continue
-		}
-		for _, key := range announced.ServicesOfAnnouncement(&announcements[i]) {
-			if !isOf[key] {
-				isOf[key] = true
-				requests = append(requests, reconcile.Request{NamespacedName: parseKey(key)})
-			}
+		if announcements[i].Spec.LBNodeAgent == agent.GetName() {
+			services = append(services, announced.ServicesOfAnnouncement(&announcements[i])...)
 		}
 	}
-	return requests
+	slices.Sort(services)
+	return requestsOfKeys(slices.Compact(services))
 }

@@ -180,7 +180,7 @@ func allocationAnnotations(svc *corev1.Service) map[string]string {
 // servicesOfGroup maps a ServiceGroup to the Services that a change of it concerns: those
 // that wait, and those that ask for the group or have addresses of it.
 func (r *ServiceReconciler) servicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
-	return r.ourServicesWhere(ctx, func(svc *corev1.Service) bool {
+	return ourServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
 		return isPending(svc) || requestedGroup(svc) == group.GetName() || allocatedGroup(svc) == group.GetName()
 	})
 }
@@ -198,28 +198,24 @@ func (r *ServiceReconciler) servicesThatDependOnNodes(ctx context.Context, _ cli
 		local := groups.Items[i].Spec.Local
 		isMultiPool[groups.Items[i].Name] = local != nil && local.MultiPool
 	}
-	return r.ourServicesWhere(ctx, func(svc *corev1.Service) bool {
+	return ourServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
 		return isPending(svc) || len(missingFamilies(svc)) > 0 || svc.Annotations[v1.AnnotationMultiPool] == "true" ||
 			isMultiPool[requestedGroup(svc)] || isMultiPool[allocatedGroup(svc)]
 	})
 }
 
 // ourServicesWhere lists the Services that PureLB serves and for which isConcerned is true.
-func (r *ServiceReconciler) ourServicesWhere(
-	ctx context.Context, isConcerned func(*corev1.Service) bool,
+func ourServicesWhere(
+	ctx context.Context, c client.Reader, isDefaultLoadBalancer bool, isConcerned func(*corev1.Service) bool,
 ) []reconcile.Request {
-	services, err := listServices(ctx, r.Client)
+	services, err := listServices(ctx, c)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot enqueue Services")
 		return nil
 	}
-	var requests []reconcile.Request
-	for i := range services {
-		if isOurs(&services[i], r.IsDefaultLoadBalancer) && isConcerned(&services[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&services[i])})
-		}
-	}
-	return requests
+	return requestsOf(services, func(svc *corev1.Service) bool {
+		return isOurs(svc, isDefaultLoadBalancer) && isConcerned(svc)
+	})
 }
 
 // nodeAddressesChanged lets through changes of the addresses of a Node.

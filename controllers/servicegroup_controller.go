@@ -78,11 +78,7 @@ func (r *ServiceGroupReconciler) allGroups(ctx context.Context, _ client.Object)
 		log.FromContext(ctx).Error(err, "Cannot list ServiceGroups")
 		return nil
 	}
-	var requests []reconcile.Request
-	for i := range groups.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&groups.Items[i])})
-	}
-	return requests
+	return requestsOf(groups.Items, func(*v1.ServiceGroup) bool { return true })
 }
 
 // Reconcile writes the status of one ServiceGroup.

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"sync"
 
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -50,11 +49,8 @@ func (r *UnplacedReasons) set(unplaced map[netip.Addr]placement.Explanation, add
 		return
 	}
 	for _, a := range addresses {
-		if before[a.Addr] == unplaced[a.Addr] {
-			continue
-		}
-		for _, key := range a.Services {
-			q.Add(reconcile.Request{NamespacedName: parseKey(key)})
+		if before[a.Addr] != unplaced[a.Addr] {
+			enqueueServices(q, 0, a.Services)
 		}
 	}
 }
