@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -15,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/purelb/purelb-operator/internal/buildinfo"
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/internal/logging"
@@ -23,24 +21,16 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 )
 
-// An agent runs on every node, so it should need little memory.
-const (
-	// gcPercent is half of Go's default growth of the heap between collections. The agent
-	// allocates so little that the additional collections cost next to nothing.
-	gcPercent = 50
-	// maxProcs is enough for the agent, which mostly waits. By default Go uses all processors
-	// of the node and keeps memory for each: some 5 MiB for 64.
-	maxProcs = 1
-	// trimDelay is after how long the agent gives back the memory that only its start needs.
-	trimDelay = 15 * time.Second
-)
+// maxProcs is enough for the agent, which mostly waits.
+const maxProcs = 1
 
 type agentOptions struct {
 	nodeName    string
 	namespace   string
 	lbNodeAgent string
 	checkpoint  string
-	servingOptions
+	httpserver.Options
+	logLevel string
 }
 
 func newAgentCommand() *cobra.Command {
@@ -59,7 +49,8 @@ func newAgentCommand() *cobra.Command {
 		&o.checkpoint, "checkpoint", "",
 		"file in which the agent keeps its last Announcements, for a start while the API server is away; empty to keep none",
 	)
-	o.addFlags(f, ":7472", ":7473")
+	o.AddFlags(f, ":7472", ":7473")
+	logging.AddFlag(f, &o.logLevel)
 	return cmd
 }
 
@@ -91,9 +82,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		return err
 	}
 	ctrl.SetLogger(logger)
-	debug.SetGCPercent(gcPercent)
-	footprint.LimitHeap(logger)
-	runtime.GOMAXPROCS(maxProcs)
+	trimmer := footprint.KeepSmall(logger, maxProcs)
 	kernel, ownership, err := o.openKernel(logger)
 	if err != nil {
 		return err
@@ -115,7 +104,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
-	options.Metrics = noMetrics
+	options.Metrics = httpserver.NoMetrics
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return fmt.Errorf("make the manager: %w", err)
@@ -138,16 +127,13 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if err := agent.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the agent: %w", err)
 	}
-	trimmer := footprint.Trimmer{
-		After:   trimDelay,
-		OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") },
-	}
 	if err := mgr.Add(trimmer); err != nil {
 		return fmt.Errorf("set up the agent: %w", err)
 	}
 	// The kubelet restarts an agent that has stopped working. The health check ignores whether
 	// the API server answers, because a restart would not change that.
-	if err := o.addTo(ctx, mgr, httpserver.Checks{
+	buildinfo.Register(metrics.Registry, version)
+	if err := o.AddTo(ctx, mgr, httpserver.Checks{
 		Live:  map[string]healthz.Checker{"work": agent.Healthy},
 		Ready: map[string]healthz.Checker{"ping": healthz.Ping},
 	}); err != nil {

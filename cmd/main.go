@@ -7,21 +7,13 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/purelb/purelb-operator/internal/buildinfo"
 	"github.com/purelb/purelb-operator/internal/features"
-	"github.com/purelb/purelb-operator/internal/httpserver"
 )
 
 // version is the version of the program; the linker sets it.
@@ -45,38 +37,3 @@ func main() {
 		os.Exit(1)
 	}
 }
-
-// servingOptions are the flags of both programs for metrics, health checks and logging.
-type servingOptions struct {
-	metricsAddress string
-	metricsSecure  bool
-	healthAddress  string
-	logLevel       string
-}
-
-// addFlags adds the flags, with a program's default addresses.
-func (s *servingOptions) addFlags(f *pflag.FlagSet, metricsAddress, healthAddress string) {
-	f.StringVar(
-		&s.metricsAddress, "metrics-bind-address", metricsAddress, "address on which to serve metrics; 0 to serve none",
-	)
-	f.BoolVar(
-		&s.metricsSecure, "metrics-secure", true,
-		"serve metrics over HTTPS, and only to clients that the API server authenticates and authorizes",
-	)
-	f.StringVar(
-		&s.healthAddress, "health-probe-bind-address", healthAddress, "address on which to serve /healthz and /readyz",
-	)
-	f.StringVar(&s.logLevel, "log-level", "info", "least severe level to log: error, info or debug")
-}
-
-// addTo makes a manager serve metrics and health checks.
-func (s *servingOptions) addTo(ctx context.Context, mgr manager.Manager, checks httpserver.Checks) error {
-	buildinfo.Register(metrics.Registry, version)
-	return errors.Join(
-		httpserver.AddMetrics(ctx, mgr, s.metricsAddress, s.metricsSecure),
-		httpserver.AddHealth(ctx, mgr, s.healthAddress, checks),
-	)
-}
-
-// noMetrics keeps controller-runtime from serving metrics: package httpserver does.
-var noMetrics = metricsserver.Options{BindAddress: "0"}

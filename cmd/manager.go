@@ -33,6 +33,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/ipam"
 	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
+	"github.com/purelb/purelb-operator/internal/buildinfo"
 	"github.com/purelb/purelb-operator/internal/features"
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
@@ -51,7 +52,8 @@ type managerOptions struct {
 	installationID        string
 	isDefaultLoadBalancer bool
 	leaderElect           bool
-	servingOptions
+	httpserver.Options
+	logLevel       string
 	webhookPort    int
 	webhookCertDir string
 	pprofAddress   string
@@ -98,7 +100,8 @@ func newManagerCommand(gates featuregate.MutableFeatureGate) *cobra.Command {
 		"serve Services of type LoadBalancer that have no loadBalancerClass",
 	)
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect a leader among the replicas; without, every replica acts")
-	o.addFlags(f, ":8443", ":8081")
+	o.AddFlags(f, ":8443", ":8081")
+	logging.AddFlag(f, &o.logLevel)
 	o.features.AddFlag(f)
 	f.StringVar(
 		&o.pprofAddress, "pprof-bind-address", "0",
@@ -138,7 +141,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := awaitAPIServer(log.IntoContext(ctx, logger), o.healthAddress, awaitInterval, request); err != nil {
+	if err := awaitAPIServer(log.IntoContext(ctx, logger), o.HealthAddress, awaitInterval, request); err != nil {
 		return err
 	}
 	var certificate *certs.Source // set before the webhook server starts
@@ -182,7 +185,8 @@ func runManager(ctx context.Context, o managerOptions) error {
 		ready["webhooks"], ready["webhook-cache"] = mgr.GetWebhookServer().StartedChecker(),
 			webhooks.CacheCheck(mgr.GetCache())
 	}
-	if err := o.addTo(ctx, mgr,
+	buildinfo.Register(metrics.Registry, version)
+	if err := o.AddTo(ctx, mgr,
 		httpserver.Checks{Live: map[string]healthz.Checker{"ping": healthz.Ping}, Ready: ready}); err != nil {
 		return err
 	}
@@ -203,7 +207,7 @@ func newManager(config *rest.Config, o managerOptions, webhookOptions webhooks.S
 		Scheme:                        scheme,
 		WebhookServer:                 webhooks.NewServer(webhookOptions),
 		Cache:                         controllers.CacheOptions(o.namespace, o.agentServiceAccount),
-		Metrics:                       noMetrics,
+		Metrics:                       httpserver.NoMetrics,
 		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              controllers.LeaderLease,

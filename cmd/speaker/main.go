@@ -11,8 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/buildinfo"
@@ -40,12 +37,9 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/speaker/gobgp"
 )
 
-// A speaker runs on every node with a router, so it should need little memory.
 const (
-	gcPercent = 50
-	maxProcs  = 2
-	// trimDelay is after how long the speaker gives back the memory that only its start needs.
-	trimDelay = 15 * time.Second
+	// maxProcs is enough for a speaker, which mostly waits.
+	maxProcs = 2
 	// restoreCheckInterval is how often a speaker looks whether the API server's database was restored
 	// from a backup. There are many speakers, and sessions go on meanwhile.
 	restoreCheckInterval = 30 * time.Second
@@ -58,12 +52,11 @@ const nodeNameField = "spec.nodeName"
 var version = "dev"
 
 type options struct {
-	nodeName, namespace    string
-	stateDir, passwordDir  string
-	activeUnitsDir         string
-	metricsAddress, health string
-	metricsSecure          bool
-	logLevel               string
+	nodeName, namespace   string
+	stateDir, passwordDir string
+	activeUnitsDir        string
+	logLevel              string
+	httpserver.Options
 }
 
 func main() {
@@ -95,13 +88,8 @@ func newCommand() *cobra.Command {
 		&o.activeUnitsDir, "systemd-unit-dir", "/run/systemd/units",
 		"folder in which systemd keeps a link for each active service, by which a shutdown of the node is noticed",
 	)
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":7474", "address on which to serve metrics; 0 to serve none")
-	f.BoolVar(
-		&o.metricsSecure, "metrics-secure", true,
-		"serve metrics over HTTPS, and only to clients that the API server authenticates and authorizes",
-	)
-	f.StringVar(&o.health, "health-probe-bind-address", ":7475", "address on which to serve /healthz and /readyz")
-	f.StringVar(&o.logLevel, "log-level", "info", "least severe level to log: error, info or debug")
+	o.AddFlags(f, ":7474", ":7475")
+	logging.AddFlag(f, &o.logLevel)
 	return cmd
 }
 
@@ -114,9 +102,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	ctrl.SetLogger(logger)
-	debug.SetGCPercent(gcPercent)
-	footprint.LimitHeap(logger)
-	runtime.GOMAXPROCS(maxProcs)
+	trimmer := footprint.KeepSmall(logger, maxProcs)
 	kernel, err := link.OpenReader(filepath.Join(o.stateDir, link.OwnershipFileName))
 	if err != nil {
 		return err
@@ -141,10 +127,6 @@ func run(ctx context.Context, o options) error {
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
 		UnitDir: o.activeUnitsDir,
 	}
-	trimmer := footprint.Trimmer{
-		After:   trimDelay,
-		OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") },
-	}
 	// The speaker writes little, but each answer with a list has the version of the whole database.
 	restored := &revision.EndWhenRestored{What: "the list of NodeRoutings", Interval: restoreCheckInterval,
 		Read: func(ctx context.Context) (string, error) {
@@ -156,8 +138,7 @@ func run(ctx context.Context, o options) error {
 		}}
 	if err := errors.Join(
 		s.SetupWithManager(mgr), mgr.Add(trimmer), mgr.Add(restored),
-		httpserver.AddMetrics(ctx, mgr, o.metricsAddress, o.metricsSecure),
-		httpserver.AddHealth(ctx, mgr, o.health, httpserver.Checks{
+		o.AddTo(ctx, mgr, httpserver.Checks{
 			Live:  map[string]healthz.Checker{"work": func(*http.Request) error { return s.Healthy() }},
 			Ready: map[string]healthz.Checker{"neighbours": func(*http.Request) error { return s.Ready() }},
 		}),
@@ -180,7 +161,7 @@ func newManager(config *rest.Config, o options) (ctrl.Manager, error) {
 		mapper.Add(purelbv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, // package httpserver serves them
+		Scheme: scheme, Metrics: httpserver.NoMetrics,
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),

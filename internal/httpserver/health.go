@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Checks are the health checks of a program, by name. They have to be complete when AddHealth
+// Checks are the health checks of a program, by name. They have to be complete when AddTo
 // is called.
 type Checks struct {
 	// Live fails if the kubelet should restart the program, Ready if the program cannot do its
@@ -16,9 +16,9 @@ type Checks struct {
 	Live, Ready map[string]healthz.Checker
 }
 
-// AddHealth makes a manager serve checks at /healthz and /readyz on an address, from its start
+// addHealth makes a manager serve checks at /healthz and /readyz on an address, from its start
 // on; on "" and "0" there is nothing to serve.
-func AddHealth(ctx context.Context, mgr manager.Manager, address string, checks Checks) error {
+func addHealth(ctx context.Context, mgr manager.Manager, address string, checks Checks) error {
 	if address == "" || address == "0" {
 		return nil
 	}

@@ -19,11 +19,11 @@ import (
 // client has read it.
 const maxScrapes = 4
 
-// AddMetrics makes a manager serve the metrics of controller-runtime's registry at /metrics on
+// addMetrics makes a manager serve the metrics of controller-runtime's registry at /metrics on
 // an address, from its start on; on "" and "0" there is nothing to serve. If isSecure, it serves
 // HTTPS, by a certificate that no authority has signed, and only to clients that the API server
 // authenticates and authorizes.
-func AddMetrics(ctx context.Context, mgr manager.Manager, address string, isSecure bool) error {
+func addMetrics(ctx context.Context, mgr manager.Manager, address string, isSecure bool) error {
 	if address == "" || address == "0" {
 		return nil
 	}

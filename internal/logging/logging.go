@@ -5,9 +5,15 @@ import (
 	"fmt"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
+
+// AddFlag adds the flag --log-level.
+func AddFlag(f *pflag.FlagSet, level *string) {
+	f.StringVar(level, "log-level", "info", "least severe level to log: error, info or debug")
+}
 
 // New makes a logger that writes JSON, from the value of --log-level on: error, info or debug.
 func New(level string) (logr.Logger, error) {
