@@ -2,7 +2,6 @@ package webhooks
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -81,14 +80,7 @@ func (w *lbNodeAgents) ValidateDelete(ctx context.Context, a *v1.LBNodeAgent) (a
 	if refusal == "" {
 		return admission.Warnings{warning}, nil
 	}
-	isNamespaceController, err := isByNamespaceController(ctx, w.reviews, lbNodeAgentResource, a.Namespace)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
-	if isNamespaceController {
-		return nil, nil
-	}
-	return nil, apierrors.NewForbidden(lbNodeAgentResource, a.Name, errors.New(refusal))
+	return nil, refuseDeletion(ctx, w.reviews, lbNodeAgentResource, a, refusal)
 }
 
 // admitWithdrawal refuses, or adds a warning about, addresses that would have no node any more to

@@ -2,11 +2,13 @@ package webhooks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -25,6 +27,20 @@ var namespaceControllerNames = []string{
 // SubjectAccessReview.
 type subjectReviewer interface {
 	Create(ctx context.Context, review client.Object, opts ...client.CreateOption) error
+}
+
+// refuseDeletion refuses to delete an object of a resource, unless the namespace controller deletes it.
+func refuseDeletion(
+	ctx context.Context, reviews subjectReviewer, resource schema.GroupResource, obj client.Object, refusal string,
+) error {
+	isNamespaceController, err := isByNamespaceController(ctx, reviews, resource, obj.GetNamespace())
+	switch {
+	case err != nil:
+		return apierrors.NewInternalError(err)
+	case isNamespaceController:
+		return nil
+	}
+	return apierrors.NewForbidden(resource, obj.GetName(), errors.New(refusal))
 }
 
 // isByNamespaceController reports whether the namespace controller makes the request to

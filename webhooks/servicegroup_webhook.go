@@ -2,7 +2,6 @@ package webhooks
 
 import (
 	"context"
-	"errors"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,14 +86,7 @@ func (w *serviceGroups) ValidateDelete(ctx context.Context, sg *v1.ServiceGroup)
 	if refusal == "" {
 		return warnings, nil
 	}
-	isNamespaceController, err := isByNamespaceController(ctx, w.reviews, serviceGroupResource, sg.Namespace)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
-	if isNamespaceController {
-		return nil, nil
-	}
-	return warnings, apierrors.NewForbidden(serviceGroupResource, sg.Name, errors.New(refusal))
+	return nil, refuseDeletion(ctx, w.reviews, serviceGroupResource, sg, refusal)
 }
 
 // admissionWithInUse reads what a change of a ServiceGroup is checked against.

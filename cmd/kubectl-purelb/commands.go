@@ -220,20 +220,26 @@ func (c *cli) report(result printable, unread []plugin.Unread, hasProblems bool)
 	return nil
 }
 
-func (c *cli) statusCommand() *cobra.Command {
+// clusterCommand makes a command without arguments that reports on the cluster.
+func (c *cli) clusterCommand(use, short string, report func(*plugin.Cluster) error) *cobra.Command {
 	return &cobra.Command{
-		Use:   "status",
-		Short: "Say how PureLB is: one line, then what needs attention, the worst first",
-		Args:  cobra.NoArgs,
+		Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := c.cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
-			status := plugin.StatusOf(cluster)
-			return c.report(status, status.Unread, status.Health != plugin.Healthy)
+			return report(cluster)
 		},
 	}
+}
+
+func (c *cli) statusCommand() *cobra.Command {
+	const short = "Say how PureLB is: one line, then what needs attention, the worst first"
+	return c.clusterCommand("status", short, func(cluster *plugin.Cluster) error {
+		status := plugin.StatusOf(cluster)
+		return c.report(status, status.Unread, status.Health != plugin.Healthy)
+	})
 }
 
 func (c *cli) explainCommand() *cobra.Command {
@@ -314,35 +320,19 @@ func (c *cli) whereCommand() *cobra.Command {
 }
 
 func (c *cli) poolsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "pools",
-		Short: "List the ServiceGroups, and how many of their addresses are in use",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := c.cluster(cmd.Context())
-			if err != nil {
-				return err
-			}
-			pools := plugin.PoolListOf(cluster)
-			return c.report(pools, pools.Unread, false)
-		},
-	}
+	const short = "List the ServiceGroups, and how many of their addresses are in use"
+	return c.clusterCommand("pools", short, func(cluster *plugin.Cluster) error {
+		pools := plugin.PoolListOf(cluster)
+		return c.report(pools, pools.Unread, false)
+	})
 }
 
 func (c *cli) bgpCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "bgp",
-		Short: "List the BGPPeers, and each node's sessions: those that are not up first, with the reason",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := c.cluster(cmd.Context())
-			if err != nil {
-				return err
-			}
-			bgp := plugin.BGPStateOf(cluster)
-			return c.report(bgp, bgp.Unread, !bgp.AreAllUp())
-		},
-	}
+	const short = "List the BGPPeers, and each node's sessions: those that are not up first, with the reason"
+	return c.clusterCommand("bgp", short, func(cluster *plugin.Cluster) error {
+		bgp := plugin.BGPStateOf(cluster)
+		return c.report(bgp, bgp.Unread, !bgp.AreAllUp())
+	})
 }
 
 // planFunc makes plans from a cluster.
