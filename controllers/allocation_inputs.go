@@ -13,12 +13,6 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// IsOurs reports whether PureLB serves a Service. isDefaultLoadBalancer is whether it serves Services
-// without a loadBalancerClass.
-func IsOurs(svc *corev1.Service, isDefaultLoadBalancer bool) bool {
-	return isOurs(svc, isDefaultLoadBalancer)
-}
-
 // AdmissionOf reads, from the cache, what ServiceGroups and Services are checked against
 // before they are stored, without InUse. namespace is the manager's. The result may share
 // memory with the cache: the caller must not change it.

@@ -124,10 +124,10 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	var report announced.Report
 	conditions := map[string]metav1.Condition{}
 	var places []announced.Place
-	hasReport := isOurs(svc, r.IsDefaultLoadBalancer) && len(addrs) > 0
+	hasReport := IsOurs(svc, r.IsDefaultLoadBalancer) && len(addrs) > 0
 	if hasReport {
 		var askings []v1.Announcement
-		if places, askings, err = r.placesOf(ctx, keyOf(svc)); err != nil {
+		if places, askings, err = r.placesOf(ctx, KeyOf(svc)); err != nil {
 			return reconcile.Result{}, err
 		}
 		report = announced.Summarise(addrs, places, func(a netip.Addr) string {

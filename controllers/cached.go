@@ -61,7 +61,7 @@ func SlimService(obj any) (any, error) {
 		return obj, nil
 	}
 	slim := &corev1.Service{ObjectMeta: slimMeta(&svc.ObjectMeta)}
-	isCandidate := isOurs(svc, true)
+	isCandidate := IsOurs(svc, true)
 	names := allocation.ManagerAnnotations
 	if isCandidate {
 		names = slices.Concat(names, allocation.UserAnnotations)

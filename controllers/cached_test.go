@@ -172,7 +172,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 			t.Errorf("%s: %+v of what is kept, %+v of the whole", what, got, want)
 		}
 	}
-	if got, want := keyOf(kept)+kept.Annotations[v1.AnnotationAddedTo],
+	if got, want := KeyOf(kept)+kept.Annotations[v1.AnnotationAddedTo],
 		"a/btrue"; got != want || len(kept.Status.Conditions) != 5 {
 		t.Errorf("%s, %d conditions", got, len(kept.Status.Conditions))
 	}

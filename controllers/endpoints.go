@@ -59,12 +59,12 @@ func listEndpointNodes(ctx context.Context, c client.Reader, services []corev1.S
 		}
 		var slices discoveryv1.EndpointSliceList
 		if err := c.List(
-			ctx, &slices, client.InNamespace(svc.Namespace), client.MatchingFields{byService: keyOf(svc)},
+			ctx, &slices, client.InNamespace(svc.Namespace), client.MatchingFields{byService: KeyOf(svc)},
 			client.UnsafeDisableDeepCopy,
 		); err != nil {
-			return nil, fmt.Errorf("list EndpointSlices of %s: %w", keyOf(svc), err)
+			return nil, fmt.Errorf("list EndpointSlices of %s: %w", KeyOf(svc), err)
 		}
-		all[keyOf(svc)] = endpointsOf(slices.Items)
+		all[KeyOf(svc)] = endpointsOf(slices.Items)
 	}
 	return all, nil
 }
@@ -107,7 +107,7 @@ func endpointsOf(slices []discoveryv1.EndpointSlice) serviceEndpoints {
 // keepsTraffic reports whether what a node gets for a Service may go to endpoints on that node
 // only, so that it matters which nodes have some.
 func (e endpointNodes) keepsTraffic(svc *corev1.Service) bool {
-	return allocation.HasPolicyLocal(svc) && !e[keyOf(svc)].areAnywhere
+	return allocation.HasPolicyLocal(svc) && !e[KeyOf(svc)].areAnywhere
 }
 
 // restrictAddress says of an address, which the given Services share, to which nodes its
@@ -168,7 +168,7 @@ func namespacesOf(services []*corev1.Service) []string {
 func (e endpointNodes) servedServices(services []*corev1.Service, family discoveryv1.AddressType) []*corev1.Service {
 	var served []*corev1.Service
 	for _, svc := range services {
-		if s := e[keyOf(svc)].byFamily[family]; s != nil && len(s.ready) > 0 {
+		if s := e[KeyOf(svc)].byFamily[family]; s != nil && len(s.ready) > 0 {
 			served = append(served, svc)
 		}
 	}
@@ -183,7 +183,7 @@ func (e endpointNodes) nodesServingAll(
 	serving, terminating = map[string]bool{}, map[string]bool{}
 	servingAny, servedBy := map[string]bool{}, map[string]int{}
 	for _, svc := range services {
-		s := e[keyOf(svc)].byFamily[family]
+		s := e[KeyOf(svc)].byFamily[family]
 		if s == nil {
 			continue
 		}
@@ -221,7 +221,8 @@ func insistenceChanged(before, after *corev1.Service) bool {
 func (r *PlacementReconciler) clusterIfEndpointsMatter(ctx context.Context, slice client.Object) []reconcile.Request {
 	svc := &corev1.Service{}
 	key := client.ObjectKey{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]}
-	if err := r.Client.Get(ctx, key, svc); err != nil || !allocation.HasPolicyLocal(svc) || !isOurs(svc, r.IsDefaultLoadBalancer) {
+	if err := r.Client.Get(ctx, key, svc); err != nil || !allocation.HasPolicyLocal(svc) ||
+		!IsOurs(svc, r.IsDefaultLoadBalancer) {
 		return nil
 	}
 	return []reconcile.Request{wholeCluster}

@@ -170,12 +170,12 @@ func TestAttackSharerWithoutEndpoints(t *testing.T) {
 				}
 				services = append(services, svc)
 				if len(s.on) > 0 {
-					all[keyOf(svc)] = serviceEndpoints{byFamily: map[discoveryv1.AddressType]*servingNodes{
+					all[KeyOf(svc)] = serviceEndpoints{byFamily: map[discoveryv1.AddressType]*servingNodes{
 						discoveryv1.AddressTypeIPv4: {ready: nodes(s.on...), terminating: nodes(s.ending...)},
 					}}
 				}
 				if s.isAnywhere {
-					all[keyOf(svc)] = serviceEndpoints{areAnywhere: true}
+					all[KeyOf(svc)] = serviceEndpoints{areAnywhere: true}
 				}
 			}
 			a := placement.Address{Addr: netip.MustParseAddr("10.0.0.9")}

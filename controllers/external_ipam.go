@@ -165,7 +165,7 @@ func (x *ExternalIPAM) Holders(ctx context.Context, group string) (map[netip.Add
 	}
 	holders := map[netip.Addr][]ipam.Owner{}
 	for i := range services {
-		if !isOurs(&services[i], x.isDefaultLoadBalancer) {
+		if !IsOurs(&services[i], x.isDefaultLoadBalancer) {
 			continue
 		}
 		if record := allocation.RecordOf(&services[i]); record.Group == group && record.Type == v1.PoolTypeNetbox {

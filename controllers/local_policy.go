@@ -24,7 +24,7 @@ import (
 func (r *AnnouncedReconciler) overrideLocalPolicy(
 	ctx context.Context, svc *corev1.Service, group *v1.ServiceGroup, places []announced.Place,
 ) error {
-	o := announced.OverrideOf(svc, isOurs(svc, r.IsDefaultLoadBalancer), policyLocalFor(svc, group), places)
+	o := announced.OverrideOf(svc, IsOurs(svc, r.IsDefaultLoadBalancer), policyLocalFor(svc, group), places)
 	if o.Annotation == svc.Annotations[v1.AnnotationLocalOverride] && !o.ToCluster {
 		return nil
 	}

@@ -363,7 +363,7 @@ func (c *cluster) placementAddresses(isDefaultLoadBalancer bool) []placement.Add
 	var order []netip.Addr
 	for i := range c.services {
 		svc := &c.services[i]
-		if !isOurs(svc, isDefaultLoadBalancer) {
+		if !IsOurs(svc, isDefaultLoadBalancer) {
 			continue
 		}
 		for _, a := range allocation.AddressesToAnnounce(svc) {
@@ -380,7 +380,7 @@ func (c *cluster) placementAddresses(isDefaultLoadBalancer bool) []placement.Add
 		})
 		out := c.placementAddress(sharers[a][0], a)
 		for _, svc := range sharers[a] {
-			out.Services = append(out.Services, keyOf(svc))
+			out.Services = append(out.Services, KeyOf(svc))
 		}
 		c.endpoints.restrictAddress(&out, sharers[a], c.insistsOnLocal)
 		addresses = append(addresses, out)

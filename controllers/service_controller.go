@@ -125,7 +125,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 // of any other one. It returns how long to wait before the next attempt, or 0 if there is
 // nothing to wait for.
 func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.Service) (time.Duration, error) {
-	if !isOurs(svc, r.IsDefaultLoadBalancer) {
+	if !IsOurs(svc, r.IsDefaultLoadBalancer) {
 		r.IPAM.broker.Forget(client.ObjectKeyFromObject(svc), "")
 		r.reminders.next(client.ObjectKeyFromObject(svc), "", time.Time{})
 		if !hasRecord(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {

@@ -127,7 +127,7 @@ func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
 		wait = serviceWait{}
 	}
 	s = indexedService{uid: svc.UID, version: svc.ResourceVersion, isMissingFromCache: isMissing}
-	if isOurs(svc, x.isDefaultLoadBalancer) {
+	if IsOurs(svc, x.isDefaultLoadBalancer) {
 		s.wait, s.state = wait, stateOf(svc)
 		s.needs, s.allocated = needsOf(svc), allocation.RecordOf(svc).Addresses
 	}
@@ -150,7 +150,7 @@ func (x *serviceIndex) forgetVersion(key client.ObjectKey) {
 
 // putInUse makes the index count as in use what a Service has, and what is pending for it.
 func (x *serviceIndex) putInUse(svc *corev1.Service, pending []netip.Addr) {
-	x.inUse.Put(allocation.ServiceOf(svc, isOurs(svc, x.isDefaultLoadBalancer)).WithPendingAddresses(pending))
+	x.inUse.Put(allocation.ServiceOf(svc, IsOurs(svc, x.isDefaultLoadBalancer)).WithPendingAddresses(pending))
 }
 
 func (x *serviceIndex) addNeeds(key client.ObjectKey, needs []need) {

@@ -62,7 +62,7 @@ func (h *history) act() {
 		}
 		h.index.observe(svc)
 		h.index.addPending(svc, []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(h.random.IntN(8))})})
-		reserved := h.index.inUse.Service(keyOf(svc)).Addresses
+		reserved := h.index.inUse.Service(KeyOf(svc)).Addresses
 		if h.random.IntN(4) == 0 {
 			return // it is not written, and nobody knows
 		}

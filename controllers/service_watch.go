@@ -214,7 +214,7 @@ func ourServicesWhere(
 		return nil
 	}
 	return requestsOf(services, func(svc *corev1.Service) bool {
-		return isOurs(svc, isDefaultLoadBalancer) && isConcerned(svc)
+		return IsOurs(svc, isDefaultLoadBalancer) && isConcerned(svc)
 	})
 }
 

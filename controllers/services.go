@@ -15,9 +15,9 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// isOurs reports whether PureLB serves a Service. isDefaultLoadBalancer is whether it serves Services
+// IsOurs reports whether PureLB serves a Service. isDefaultLoadBalancer is whether it serves Services
 // without a loadBalancerClass.
-func isOurs(svc *corev1.Service, isDefaultLoadBalancer bool) bool {
+func IsOurs(svc *corev1.Service, isDefaultLoadBalancer bool) bool {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return false
 	}
@@ -61,8 +61,8 @@ func missingFamilies(svc *corev1.Service) []allocation.Family {
 	})
 }
 
-// keyOf is namespace/name.
-func keyOf(obj client.Object) string { return client.ObjectKeyFromObject(obj).String() }
+// KeyOf is namespace/name.
+func KeyOf(obj client.Object) string { return client.ObjectKeyFromObject(obj).String() }
 
 // listServices lists all Services, in no order. The objects are the cache's own: the
 // caller must not change them.
@@ -80,7 +80,7 @@ func inUse(services []corev1.Service, isDefaultLoadBalancer bool) *allocation.In
 	index := allocation.NewInUse()
 	for i := range services {
 		if svc := &services[i]; len(svc.Status.LoadBalancer.Ingress) > 0 || hasRecord(svc) {
-			index.Put(allocation.ServiceOf(svc, isOurs(svc, isDefaultLoadBalancer)))
+			index.Put(allocation.ServiceOf(svc, IsOurs(svc, isDefaultLoadBalancer)))
 		}
 	}
 	return index

@@ -83,5 +83,3 @@ func (c *Cluster) service(namespace, name string) *corev1.Service {
 func (c *Cluster) isOurs(svc *corev1.Service) bool {
 	return controllers.IsOurs(svc, c.IsDefaultLoadBalancer)
 }
-
-func keyOf(svc *corev1.Service) string { return svc.Namespace + "/" + svc.Name }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -80,7 +81,7 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 		}
 		return nil, fmt.Errorf("there is no Service %s/%s", namespace, name)
 	}
-	e := &Explanation{Service: keyOf(svc), Unread: c.unreadOf(placementKinds...)}
+	e := &Explanation{Service: controllers.KeyOf(svc), Unread: c.unreadOf(placementKinds...)}
 	if !c.isOurs(svc) {
 		e.Summary = whyNotOurs(svc)
 		e.noteUnread()
@@ -88,7 +89,7 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	}
 	e.Group, e.WhyGroup = groupOf(c, svc)
 	addresses := allocation.AddressesToAnnounce(svc)
-	places := announced.PlacesOf(keyOf(svc), c.Announcements, c.Commons, c.Announcements)
+	places := announced.PlacesOf(controllers.KeyOf(svc), c.Announcements, c.Commons, c.Announcements)
 	for _, a := range addresses {
 		e.Addresses = append(e.Addresses, explanationOf(c, svc, a, places))
 	}
@@ -181,7 +182,7 @@ func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
 // it asks for.
 func whyGroupOfUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record) (why, requested string) {
 	verdict := c.Admission.Catalog[record.Group]
-	isReserved := func(a netip.Addr) bool { return verdict.Group.Reservations[a] == keyOf(svc) }
+	isReserved := func(a netip.Addr) bool { return verdict.Group.Reservations[a] == controllers.KeyOf(svc) }
 	switch {
 	case verdict == nil && record.Group != "" && c.isUnread(kindServiceGroups):
 		return "its addresses are of it", record.Group
@@ -209,7 +210,7 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 		e.Pool = "of no pool any more: the Service keeps it"
 	}
 	for _, s := range c.Admission.InUse.ServicesWith(a) {
-		if s.String() != keyOf(svc) {
+		if s.String() != controllers.KeyOf(svc) {
 			e.SharedWith = append(e.SharedWith, s.String())
 		}
 	}
@@ -252,7 +253,7 @@ func whyAddress(svc *corev1.Service, a netip.Addr, group *allocation.Group, inPo
 		return "annotation " + v1.AnnotationAddresses + " asks for it"
 	case svc.Spec.LoadBalancerIP == a.String():
 		return "spec.loadBalancerIP asks for it"
-	case inPool && group.Reservations[a] == keyOf(svc):
+	case inPool && group.Reservations[a] == controllers.KeyOf(svc):
 		return "it is reserved for the Service"
 	case isShared:
 		return fmt.Sprintf("Services with the sharing key %q have it", allocation.SharingKeyOf(svc))

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -298,7 +299,7 @@ func servedBy(before, after *Cluster) []string {
 		}
 		result := allocation.Allocate(allocation.RequestOf(svc), &after.Admission.Inputs)
 		if len(result.Addresses) > 0 {
-			served = append(served, keyOf(svc))
+			served = append(served, controllers.KeyOf(svc))
 			after.Admission.InUse.Put(allocation.ServiceOf(svc, true).WithPendingAddresses(result.Addresses))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
@@ -250,7 +251,7 @@ func (s *Status) addServices(c *Cluster) {
 			continue
 		}
 		s.Services.Total++
-		object := "service/" + keyOf(svc)
+		object := "service/" + controllers.KeyOf(svc)
 		allocated := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated)
 		switch {
 		case allocated == nil:
@@ -288,7 +289,7 @@ func (s *Status) addServices(c *Cluster) {
 // hasAnnouncedPlace reports whether each address of a Service is announced somewhere.
 func hasAnnouncedPlace(c *Cluster, svc *corev1.Service) bool {
 	isAnnounced := map[string]bool{}
-	for _, p := range announced.PlacesOf(keyOf(svc), c.Announcements, c.Commons, c.Announcements) {
+	for _, p := range announced.PlacesOf(controllers.KeyOf(svc), c.Announcements, c.Commons, c.Announcements) {
 		isAnnounced[p.Address] = isAnnounced[p.Address] || p.State == v1.StateAnnounced
 	}
 	addresses := allocation.AddressesToAnnounce(svc)
