@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // PortSet holds the ports of a Service, each with its protocol, in ascending order.
@@ -65,11 +67,7 @@ func (s PortSet) containsAll(other PortSet) bool {
 
 // String lists the ports, such as TCP/80,UDP/53.
 func (s PortSet) String() string {
-	texts := make([]string, len(s))
-	for i, p := range s {
-		texts[i] = p.String()
-	}
-	return strings.Join(texts, ",")
+	return strings.Join(textlimit.Texts(s), ",")
 }
 
 // parsePorts reads what String of a PortSet of at most MaxRecordedPorts writes.

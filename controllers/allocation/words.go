@@ -13,11 +13,7 @@ const maxNamed = 5
 
 // JoinAddresses lists addresses for messages.
 func JoinAddresses(addrs []netip.Addr) string {
-	s := make([]string, len(addrs))
-	for i, a := range addrs {
-		s[i] = a.String()
-	}
-	return strings.Join(s, ", ")
+	return strings.Join(textlimit.Texts(addrs), ", ")
 }
 
 // countOf writes a number with its noun, such as "1 range" or "2 ranges".

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // Bounds of what a standby says.
@@ -157,13 +158,10 @@ func (p *placer) chooseWitnesses(key standbyKey, link *Interface) []v1.StandbyNo
 
 // standbyNode describes a node as it is reached by an interface of another one.
 func standbyNode(n *Node, link *Interface) v1.StandbyNode {
-	out := v1.StandbyNode{NodeName: n.Name}
 	if link == nil { // the other node's facts are unknown
 		link = &Interface{}
 	}
-	for _, a := range n.ownAddressesOn(link) {
-		out.Addresses = append(out.Addresses, a.String())
-	}
+	out := v1.StandbyNode{NodeName: n.Name, Addresses: textlimit.Texts(n.ownAddressesOn(link))}
 	var onLink []string
 	for i := range n.Interfaces {
 		if n.Interfaces[i].MAC != "" && len(ownAddresses(&n.Interfaces[i], link)) > 0 {

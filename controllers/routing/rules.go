@@ -94,7 +94,7 @@ func decideRules(in *Inputs) rules {
 		for _, more := range ranges[min(len(ranges), v1.MaxRoutingRanges):] {
 			withheld.AddRange(more)
 		}
-		c.Ranges = textsOf(ranges[:min(len(ranges), v1.MaxRoutingRanges)])
+		c.Ranges = textlimit.Texts(ranges[:min(len(ranges), v1.MaxRoutingRanges)])
 		candidates = append(candidates, c)
 	}
 	for i := range in.Groups {
@@ -133,7 +133,7 @@ func decideRules(in *Inputs) rules {
 		}
 	}
 	r.addServiceCommunities(&out)
-	out.withheld = textsOf(bounded(built(&withheld).Ranges(), v1.MaxWithheldRanges))
+	out.withheld = textlimit.Texts(bounded(built(&withheld).Ranges(), v1.MaxWithheldRanges))
 	out.unknown = describeUnknown(unknown)
 	out.isProvisional = in.AreAgentsBehind &&
 		(len(r.storedGroups) > 0 || len(r.withheld.Ranges()) > 0 || len(out.serviceCommunities) > 0)
@@ -380,12 +380,4 @@ func textOf(r netipx.IPRange) string {
 		return r.From().String()
 	}
 	return r.String()
-}
-
-func textsOf(ranges []netipx.IPRange) []string {
-	var texts []string
-	for _, r := range ranges {
-		texts = append(texts, r.String())
-	}
-	return texts
 }

@@ -22,4 +22,31 @@ func First(texts []string, most int) []string {
 	return append(slices.Clone(texts[:most]), more(len(texts)-most))
 }
 
+// ListWithin joins texts with commas; if they do not fit into maxBytes, it says how many more there are.
+func ListWithin(texts []string, maxBytes int) string {
+	joined := strings.Join(texts, ",")
+	if len(joined) <= maxBytes {
+		return joined
+	}
+	room := maxBytes - len(more(len(texts))) - len(" ")
+	length, n := 0, 0
+	for n < len(texts) && length+len(texts[n])+len(",") <= room {
+		length += len(texts[n]) + len(",")
+		n++
+	}
+	if n == 0 {
+		return fmt.Sprintf("%d more", len(texts))
+	}
+	return List(texts, n, ",")
+}
+
+// Texts returns the texts of items.
+func Texts[T fmt.Stringer](items []T) []string {
+	var texts []string
+	for _, item := range items {
+		texts = append(texts, item.String())
+	}
+	return texts
+}
+
 func more(n int) string { return fmt.Sprintf("and %d more", n) }

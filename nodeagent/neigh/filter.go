@@ -89,12 +89,8 @@ func (f *filter) program() []unix.SockFilter {
 	return *f
 }
 
-// claimFilter returns a filter that lets pass the claims of other stations, in one address
-// family: ARP packets with a sender, or neighbour advertisements. It drops frames of other
-// VLANs, frames for other stations, which an interface receives in promiscuous mode, and
-// the interface's own. If addresses are given, it drops claims of other addresses as far as
-// the common prefix of the given ones shows.
-func claimFilter(nic *net.Interface, is6 bool, addrs []netip.Addr) []unix.SockFilter {
+// newFilter returns a filter that drops frames that the interface sends, and those for other stations and interfaces.
+func newFilter(nic *net.Interface) *filter {
 	f := &filter{}
 	f.load(unix.BPF_W, filterPacketType)
 	// frames to this host, to all and to groups have lower values; to others, and outgoing ones, higher
@@ -102,7 +98,16 @@ func claimFilter(nic *net.Interface, is6 bool, addrs []netip.Addr) []unix.SockFi
 	// A socket also receives the frames for a VLAN interface on top of its own interface.
 	f.load(unix.BPF_W, filterInterface)
 	f.dropUnless(uint32(nic.Index)) //nolint:gosec // the kernel counts interfaces in 31 bits
+	return f
+}
 
+// claimFilter returns a filter that lets pass the claims of other stations, in one address
+// family: ARP packets with a sender, or neighbour advertisements. It drops frames of other
+// VLANs, frames for other stations, which an interface receives in promiscuous mode, and
+// the interface's own. If addresses are given, it drops claims of other addresses as far as
+// the common prefix of the given ones shows.
+func claimFilter(nic *net.Interface, is6 bool, addrs []netip.Addr) []unix.SockFilter {
+	f := newFilter(nic)
 	own := nic.HardwareAddr
 	f.load(unix.BPF_W, offsetSource)
 	f.skipUnless(binary.BigEndian.Uint32(own), 2)
@@ -126,11 +131,7 @@ func claimFilter(nic *net.Interface, is6 bool, addrs []netip.Addr) []unix.SockFi
 // echoFilter returns a filter that lets pass the answers of one family to the echo requests with
 // an ID.
 func echoFilter(nic *net.Interface, is6 bool, id uint16) []unix.SockFilter {
-	f := &filter{}
-	f.load(unix.BPF_W, filterPacketType)
-	f.dropAbove(unix.PACKET_MULTICAST) // as claimFilter
-	f.load(unix.BPF_W, filterInterface)
-	f.dropUnless(uint32(nic.Index)) //nolint:gosec // the kernel counts interfaces in 31 bits
+	f := newFilter(nic)
 	protocol, kind, wantProtocol, wantKind := uint32(offsetProtocol), uint32(offsetTypeIPv4), uint32(protocolICMP),
 		uint32(icmpEchoReply)
 	if is6 {

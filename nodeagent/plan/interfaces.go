@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 var families = []purelbv1.IPFamily{"IPv4", "IPv6"}
@@ -65,7 +66,7 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 		nic.Subnets = firstN(nic.Subnets, maxSubnets)
 		gateways := gatewaysOf(observed, picked)[link.Name]
 		slices.SortFunc(gateways, netip.Addr.Compare)
-		nic.Gateways = firstN(textsOf(gateways), maxGateways)
+		nic.Gateways = firstN(textlimit.Texts(gateways), maxGateways)
 		interfaces = append(interfaces, nic)
 	}
 	slices.SortFunc(interfaces, func(a, b purelbv1.NodeInterface) int { return cmp.Compare(a.Name, b.Name) })
@@ -156,21 +157,12 @@ func subnetsOf(observed Observed, name string, family purelbv1.IPFamily) []strin
 		}
 	}
 	slices.SortFunc(prefixes, netip.Prefix.Compare)
-	return textsOf(slices.Compact(prefixes))
+	return textlimit.Texts(slices.Compact(prefixes))
 }
 
 // isGlobal reports whether an address may be reached from beyond the link: private addresses may.
 func isGlobal(addr netip.Addr) bool {
 	return !addr.IsLinkLocalUnicast() && !addr.IsLoopback() && !addr.IsMulticast() && !addr.IsUnspecified()
-}
-
-// textsOf returns the items as texts.
-func textsOf[T fmt.Stringer](items []T) []string {
-	var result []string
-	for _, item := range items {
-		result = append(result, item.String())
-	}
-	return result
 }
 
 // firstN returns the first n items at the most.

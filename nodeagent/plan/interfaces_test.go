@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 func route(iface, destination, gateway string, metric int, origin RouteOrigin) Route {
@@ -390,7 +391,7 @@ func TestGateways(t *testing.T) {
 	want := map[string][]string{"eth0": {"10.77.0.1", "fe80::99"}, "eth1": {"10.88.0.1"}}
 	texts := map[string][]string{}
 	for iface, addrs := range got {
-		texts[iface] = textsOf(addrs)
+		texts[iface] = textlimit.Texts(addrs)
 	}
 	if diff := cmp.Diff(want, texts); diff != "" {
 		t.Errorf("next hops of default routes (-want +got):\n%s", diff)

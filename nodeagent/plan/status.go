@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -219,9 +218,9 @@ func (s *statusBuilder) addColumns() {
 	}
 	slices.Sort(services)
 	s.Failing = failing(s.Addresses)
-	s.LocalAddresses = joinWithin(local)
-	s.VirtualAddresses = joinWithin(virtual)
-	s.Services = joinWithin(slices.Compact(services))
+	s.LocalAddresses = textlimit.ListWithin(local, maxLine)
+	s.VirtualAddresses = textlimit.ListWithin(virtual, maxLine)
+	s.Services = textlimit.ListWithin(slices.Compact(services), maxLine)
 }
 
 // failing names the first address that is not announced, with its state, and says how many more
@@ -322,30 +321,4 @@ func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, 
 		}
 	}
 	return result
-}
-
-// joinWithin joins items with commas; if they do not fit into maxLine bytes, it says how many
-// more there are.
-func joinWithin(items []string) string {
-	joinedLength := len(items) - 1
-	for _, item := range items {
-		joinedLength += len(item)
-	}
-	if joinedLength <= maxLine {
-		return strings.Join(items, ",")
-	}
-	room := maxLine - len(" and  more") - len(strconv.Itoa(len(items)))
-	length, n := 0, 0
-	for _, item := range items {
-		if length+len(item)+1 > room {
-			break
-		}
-		length += len(item) + 1
-		n++
-	}
-	rest := fmt.Sprintf("%d more", len(items)-n)
-	if n == 0 {
-		return rest
-	}
-	return strings.Join(items[:n], ",") + " and " + rest
 }

@@ -437,45 +437,6 @@ func TestConditionsKeepTheirTime(t *testing.T) {
 	}
 }
 
-func TestLine(t *testing.T) {
-	t.Parallel()
-	for n := range 300 {
-		var items []string
-		for i := range n {
-			items = append(items, fmt.Sprintf("2001:db8:%x::%x", n*7919, i))
-		}
-		got := joinWithin(items)
-		if len(got) > maxLine {
-			t.Fatalf("%d items: %d bytes", n, len(got))
-		}
-		listed, rest, cut := strings.Cut(got, " and ")
-		shown := 0
-		if listed != "" {
-			shown = strings.Count(listed, ",") + 1
-		}
-		if cut && rest != fmt.Sprintf("%d more", n-shown) || !cut && shown != n {
-			t.Fatalf("%d items: %d listed, then %q", n, shown, rest)
-		}
-	}
-	if got := joinWithin([]string{strings.Repeat("x", 2000)}); got != "1 more" {
-		t.Errorf("an item too long for the line: %q", got)
-	}
-	if item := strings.Repeat("x", 1024); joinWithin([]string{item}) != item {
-		t.Error("an item that just fits into the line is cut")
-	}
-	long := strings.Repeat("x", 500)
-	if got, want := joinWithin([]string{long, long, long, "short"}), long+","+long+" and 2 more"; got != want {
-		t.Errorf("a short item after one that does not fit: %q", got)
-	}
-	for _, c := range []struct{ items, length, listed int }{{400, 2, 337}, {300, 10, 91}} {
-		items := slices.Repeat([]string{strings.Repeat("x", c.length)}, c.items)
-		want := fmt.Sprintf("%s and %d more", strings.Join(items[:c.listed], ","), c.items-c.listed)
-		if got := joinWithin(items); got != want {
-			t.Errorf("%d items of %d bytes: %q, want %q", c.items, c.length, got, want)
-		}
-	}
-}
-
 func TestSettingsOf(t *testing.T) {
 	t.Parallel()
 	p := func(n int32) *int32 { return &n }

@@ -175,15 +175,10 @@ func (in *Inputs) peer(p purelbv1.RoutingPeer) (Peer, string) {
 
 // resolve sets the address of a neighbour, or says why it is not known.
 func (in *Inputs) resolve(peer *Peer) string {
-	if peer.Address == "" {
-		addr, err := in.RouterAddressOn(peer.Interface)
-		if err != nil {
-			return err.Error()
-		}
-		peer.Neighbour = addr.WithZone(peer.Interface)
-		return ""
-	}
 	addr, err := netip.ParseAddr(peer.Address)
+	if peer.Address == "" {
+		addr, err = in.RouterAddressOn(peer.Interface)
+	}
 	if err != nil {
 		return err.Error()
 	}

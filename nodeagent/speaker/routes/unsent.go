@@ -8,6 +8,7 @@ import (
 	"go4.org/netipx"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // maxUnsentRanges bounds the ranges of one family that a session reports as not sent.
@@ -63,9 +64,7 @@ func unsentIn(peer string, s *Session, wanted []wantedAddress, isHeld map[netip.
 				ranges, follows = append(ranges, netipx.IPRangeFrom(a.Addr, a.Addr)), true
 			}
 		}
-		for _, r := range ranges {
-			texts = append(texts, r.String())
-		}
+		texts = append(texts, textlimit.Texts(ranges)...)
 	}
 	return texts
 }
