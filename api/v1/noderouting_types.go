@@ -321,7 +321,7 @@ type NodeRoutingStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// established is how many sessions are up, and desired how many there are to be.
+	// established is how many sessions are up.
 	Established int32 `json:"established"`
 	// desired is how many sessions there are to be.
 	Desired int32 `json:"desired"`
