@@ -154,7 +154,7 @@ func (e endpointNodes) restrictAddress(
 	a.ServingNodes, a.TerminatingNodes = e.nodesServingAll(served, family)
 }
 
-// namespacesOf returns the namespaces of Services, sorted.
+// namespacesOf returns the namespaces of Services, sorted, each once.
 func namespacesOf(services []*corev1.Service) []string {
 	var names []string
 	for _, svc := range services {

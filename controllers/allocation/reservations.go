@@ -130,8 +130,8 @@ func (d *decision) refuseReserved(a netip.Addr) *refusal {
 	)
 }
 
-// reservedAddress returns the first address of a group that is kept for the Service, that
-// isWanted, and that no other Service has. Another controller may have written such an
+// reservedAddress returns the lowest address of a group that is kept for the Service, that
+// isWanted, and that neither a node nor another Service has. Another controller may have written such an
 // address into a Service of PureLB that may not have it: that Service does not count.
 func (d *decision) reservedAddress(group *Group, isWanted func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, a := range group.Reservations.addressesFor(d.String()) {

@@ -33,7 +33,7 @@ func (p *AskingPlan) Announcements() map[string]*v1.AnnouncementSpec {
 
 // PlanAsking decides which nodes ask for which Local addresses: up to v1.MaxAskers nodes for each
 // address that a node announces and keeps, and the same ones for all addresses of a node on a link
-// where that is possible. The plans are sorted by asker and key. They change nothing about where
+// where that is possible. The plans are sorted by asker, then by holder and interfaces. They change nothing about where
 // addresses are.
 func PlanAsking(inputs Inputs) []AskingPlan {
 	if !slices.ContainsFunc(inputs.Nodes, func(n Node) bool { return n.AsksOthers }) {
@@ -121,7 +121,8 @@ func (n *Node) canAskFor(addr netip.Addr) bool {
 	))
 }
 
-// planAskings describes the nodes on the link to each asker.
+// planAskings makes the plans of all askers, one for each key, in the order of the keys. A plan describes the holder and
+// all askers of its addresses, the asker itself included, as they are reached by the asker's interface.
 func (p *placer) planAskings(addresses map[askingKey][]v1.AskedAddress) []AskingPlan {
 	keys := make([]askingKey, 0, len(addresses))
 	for key := range addresses {

@@ -9,8 +9,8 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// Settings is how the agent works, from its LBNodeAgent, with every default
-// filled in.
+// Settings is on which interfaces the agent has addresses, and how it adds, probes and announces them: spec.local of the
+// agent's LBNodeAgent without failover, reachability and subnets, with every default filled in.
 type Settings struct {
 	Selection Selection
 	// Local and Virtual are how addresses are put on a node's own interfaces
@@ -20,7 +20,7 @@ type Settings struct {
 	Announce       AnnounceSettings
 }
 
-// Selection is which interfaces can hold Local addresses.
+// Selection is which interfaces can hold Local addresses, and which one holds Virtual addresses.
 type Selection struct {
 	// LocalInterface is purelbv1.InterfaceDefault, or a regular expression.
 	LocalInterface string

@@ -37,8 +37,8 @@ type Step struct {
 	// silent then.
 	Claims    []Address
 	SilentFor time.Duration
-	// Repeats are the addresses to announce once more if this node has claimed them: those of
-	// a node that answers again, and so may have them in its kernel. Ascending.
+	// Repeats are the addresses to announce once more if this node has claimed them: those of a node that answers, for
+	// the first time or after it did not, and so may have them in its kernel. Ascending.
 	Repeats []netip.Addr
 }
 

@@ -113,7 +113,8 @@ func (b *BGPState) AreAllUp() bool {
 	return !slices.ContainsFunc(b.Peers, func(p BGPPeer) bool { return p.Message != "" || p.Established < p.Desired })
 }
 
-// WriteText writes the BGPPeers, then the sessions.
+// WriteText writes the BGPPeers, the sessions and, if Services ask for communities, these; without BGPPeers only that
+// there are none.
 func (b *BGPState) WriteText(w io.Writer, style Style) error {
 	t := newText(w, style)
 	if len(b.Peers) == 0 {
