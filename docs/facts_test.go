@@ -1,12 +1,15 @@
 package docs_test
 
 import (
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
 // globbed returns the texts of files, all of which are there.
@@ -184,5 +187,46 @@ func TestMap(t *testing.T) {
 	})
 	if len(seen) < 30 {
 		t.Errorf("only %d folders were found", len(seen))
+	}
+}
+
+// TestPatience compares the table of docs/reference/placement.md of how long each node is waited for with the constants
+// and functions that its rows name.
+func TestPatience(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, "reference/placement.md"), "\n## How long a node is waited for\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	code := map[string]string{}
+	for _, folder := range []string{"controllers", "controllers/*", "nodeagent/plan", "nodeagent/watch"} {
+		maps.Copy(code, globbed(t, folder+"/*.go"))
+	}
+	units := strings.NewReplacer(
+		" * time.Second", " s", " * time.Millisecond", " ms", "time.Second", "1 s", "time.Minute", "1 min",
+	)
+	row := regexp.MustCompile(`(?m)^\| [^|]+ \| ([^|]+) \| [^|]+ \| ([^|]+) \| (.+) in ` + "`([^`]+)`, (.+)" + ` \| [^|]*\|$`)
+	rows := row.FindAllStringSubmatch(section, -1)
+	if len(rows) != strings.Count(section, "\n| ")-1 || len(rows) == 0 {
+		t.Fatalf("%d of the rows name a constant, its file and a function: %q", len(rows), section)
+	}
+	for _, cells := range rows {
+		howLong, file := cells[1]+" "+cells[2], code[filepath.Join(root, cells[4])]
+		for _, name := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(cells[3], -1) {
+			value := regexp.MustCompile(`(?m)^(?:const|\t)\s*` + name[1] + ` += (.+)$`).FindStringSubmatch(file)
+			if value == nil {
+				t.Errorf("%s: no constant %s", cells[4], name[1])
+				continue
+			}
+			want := units.Replace(value[1])
+			if n, err := strconv.Atoi(want); err == nil && strings.HasPrefix(name[1], "heartbeat") {
+				want = strconv.Itoa(n*v1.HeartbeatsPerLease) + " s"
+			}
+			if !regexp.MustCompile(`\b` + want + `\b`).MatchString(howLong) {
+				t.Errorf("%s is %s, and the row says %q", name[1], want, howLong)
+			}
+		}
+		for _, name := range regexp.MustCompile("`(?:\\w+\\.)?(\\w+)`").FindAllStringSubmatch(cells[5], -1) {
+			if len(found(code, `(?m)^func (?:\([^)]+\) )?(`+name[1]+`)\(`)) == 0 {
+				t.Errorf("no function %s", name[1])
+			}
+		}
 	}
 }
