@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,8 +19,8 @@ import (
 )
 
 // walk is what an address passes through, in order. A heading says what a part of the walk writes of which object, each
-// of which a function of the part names; a line after # is text. A function is called by the one that it is indented
-// below: by its name, as a value, or by way of an interface.
+// of which a function of the part names; a line after # is text, in which functions stand in braces. A function is
+// called by the one that it is indented below: by its name, as a value, or by way of an interface.
 const walk = `
 Admission: a ServiceGroup is checked and stored; from ServiceGroup to ServiceGroup
 webhooks.serviceGroups.ValidateCreate
@@ -107,9 +108,27 @@ controllers.AnnouncedReconciler.Reconcile
 		controllers.applyServiceStatus
 
 Move: a Local address goes from one node to another; from Lease to Announcement
-# When the holder's Lease expires, or its node is to lose its addresses, the manager elects another node. Of a holder
-# that is alive it first marks the entry as handed over, and adds the entry of the other node once the holder's agent
-# has seen that.
+# A Local address moves for one of these causes, if another node may have it:
+#
+# | cause | read by | asked by |
+# |---|---|---|
+# | the holder's Lease expires | {controllers.Liveness.livenessBy} | {placement.leaseExpired} |
+# | its Node is deleted | {controllers.cluster.placementInputs} | {placement.nodeGone} |
+# | its Node loses the label of its LBNodeAgent | {controllers.cluster.placementNode} | {placement.noAgent} |
+# | its LBNodeAgent does not select it | {controllers.cluster.placementNode} | {placement.leavingAgent} |
+# | it is excluded by its label | {controllers.cluster.placementNode} | {placement.excluded} |
+# | it has the taint out-of-service | {controllers.cluster.placementNode} | {placement.outOfService} |
+# | it is shutting down | {controllers.cluster.placementNode} | {placement.shuttingDown} |
+# | it is cordoned, and its LBNodeAgent says HandOver | {controllers.isUnschedulable} | {placement.cordoned} |
+# | it is annotated to hand the address over | {controllers.addressToHandOver} | {placement.askedToHandOver} |
+# | it reports no interface with a carrier in the subnet | {controllers.addFacts} | {placement.offSubnetIfReported} |
+# | only other nodes have endpoints | {controllers.listEndpointNodes} | {placement.noEndpointForLocalAddressThoughAnyHas} |
+# | a successor claims the address | {controllers.cluster.successorClaims} | {placement.placer.decideByClaim} |
+# | its agent has yielded the address, or has failed | {controllers.addEntries} | {placement.stepOf} |
+#
+# How long the manager waits in each case is in [placement](reference/placement.md#how-long-a-node-is-waited-for). Then
+# it elects another node. Of a holder that is alive it first marks the entry as handed over, and adds the entry of the
+# other node once the holder's agent has seen that.
 controllers.Liveness.observeLease
 controllers.Liveness.Start
 	controllers.Liveness.SignalChanges
@@ -198,6 +217,9 @@ or is not called by the one above it.
 `
 )
 
+// placeholder is a function that a text of the walk names.
+var placeholder = regexp.MustCompile(`\{[\w.]+\}`)
+
 // TestWalk holds docs/walk.md, and the list that it is written from, against the code.
 func TestWalk(t *testing.T) {
 	code := readWalkPackages(t)
@@ -213,12 +235,15 @@ func TestWalk(t *testing.T) {
 		wasText, isFirst := false, true
 		for line := range strings.Lines(steps) {
 			name := strings.TrimSpace(line)
-			text, isText := strings.CutPrefix(name, "# ")
+			text, isText := strings.CutPrefix(name, "#")
 			if isFirst || isText != wasText {
 				page += "\n"
 			}
 			if wasText, isFirst = isText, false; isText {
-				page += text + "\n"
+				page += placeholder.ReplaceAllStringFunc(strings.TrimSpace(text), func(named string) string {
+					named = strings.Trim(named, "{}")
+					return fmt.Sprintf("[`%s`](../%s)", named, code.find(t, named).file)
+				}) + "\n"
 				continue
 			}
 			depth := strings.Count(line, "\t")
