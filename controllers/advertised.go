@@ -83,7 +83,8 @@ func (r *AnnouncedReconciler) withoutReportsOfUnknownNodes(
 // nodeUnknownChanged lets through that condition Ready of a Node becomes Unknown, or is known again.
 // A NodeRouting comes after its Node, and goes with it.
 var nodeUnknownChanged = onlyChanged(func(before, after *corev1.Node) bool {
-	return (readinessOf(before).Status == corev1.ConditionUnknown) != (readinessOf(after).Status == corev1.ConditionUnknown)
+	isUnknown := func(n *corev1.Node) bool { return readinessOf(n).Status == corev1.ConditionUnknown }
+	return isUnknown(before) != isUnknown(after)
 })
 
 // advertisingChanged lets through changes of a NodeRouting for which the condition

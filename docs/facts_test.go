@@ -202,7 +202,9 @@ func TestPatience(t *testing.T) {
 	units := strings.NewReplacer(
 		" * time.Second", " s", " * time.Millisecond", " ms", "time.Second", "1 s", "time.Minute", "1 min",
 	)
-	row := regexp.MustCompile(`(?m)^\| [^|]+ \| ([^|]+) \| [^|]+ \| ([^|]+) \| (.+) in ` + "`([^`]+)`, (.+)" + ` \| [^|]*\|$`)
+	row := regexp.MustCompile(
+		`(?m)^\| [^|]+ \| ([^|]+) \| [^|]+ \| ([^|]+) \| (.+) in ` + "`([^`]+)`, (.+)" + ` \| [^|]*\|$`,
+	)
 	rows := row.FindAllStringSubmatch(section, -1)
 	if len(rows) != strings.Count(section, "\n| ")-1 || len(rows) == 0 {
 		t.Fatalf("%d of the rows name a constant, its file and a function: %q", len(rows), section)

@@ -122,7 +122,7 @@ Move: a Local address goes from one node to another; from Lease to Announcement
 # | it is cordoned, and its LBNodeAgent says HandOver | {controllers.isUnschedulable} | {placement.cordoned} |
 # | it is annotated to hand the address over | {controllers.addressToHandOver} | {placement.askedToHandOver} |
 # | it reports no interface with a carrier in the subnet | {controllers.addFacts} | {placement.offSubnetIfReported} |
-# | only other nodes have endpoints | {controllers.listEndpointNodes} | {placement.noEndpointForLocalAddressThoughAnyHas} |
+# | only others have endpoints | {controllers.listEndpointNodes} | {placement.noEndpointForLocalAddressThoughAnyHas} |
 # | a successor claims the address | {controllers.cluster.successorClaims} | {placement.placer.decideByClaim} |
 # | its agent has yielded the address, or has failed | {controllers.addEntries} | {placement.stepOf} |
 #

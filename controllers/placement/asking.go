@@ -121,8 +121,8 @@ func (n *Node) canAskFor(addr netip.Addr) bool {
 	))
 }
 
-// planAskings makes the plans of all askers, one for each key, in the order of the keys. A plan describes the holder and
-// all askers of its addresses, the asker itself included, as they are reached by the asker's interface.
+// planAskings makes the plans of all askers, one for each key, in the order of the keys. A plan describes the holder
+// and all askers of its addresses, the asker itself included, as they are reached by the asker's interface.
 func (p *placer) planAskings(addresses map[askingKey][]v1.AskedAddress) []AskingPlan {
 	keys := make([]askingKey, 0, len(addresses))
 	for key := range addresses {

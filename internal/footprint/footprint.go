@@ -34,8 +34,9 @@ const (
 	trimDelay = 15 * time.Second
 )
 
-// KeepSmall has a program that runs on every node need little memory, and returns the Trimmer for the program's manager.
-// By default Go uses all processors of the node and keeps memory for each, some 5 MiB for 64: maxProcs is enough.
+// KeepSmall has a program that runs on every node need little memory, and returns the Trimmer for the program's
+// manager. By default Go uses all processors of the node and keeps memory for each, some 5 MiB for 64: maxProcs is
+// enough.
 func KeepSmall(logger logr.Logger, maxProcs int) Trimmer {
 	debug.SetGCPercent(gcPercent)
 	LimitHeap(logger)

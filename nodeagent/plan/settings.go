@@ -9,8 +9,8 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// Settings is on which interfaces the agent has addresses, and how it adds, probes and announces them: spec.local of the
-// agent's LBNodeAgent without failover, reachability and subnets, with every default filled in.
+// Settings is on which interfaces the agent has addresses, and how it adds, probes and announces them: spec.local of
+// the agent's LBNodeAgent without failover, reachability and subnets, with every default filled in.
 type Settings struct {
 	Selection Selection
 	// Local and Virtual are how addresses are put on a node's own interfaces

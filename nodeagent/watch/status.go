@@ -27,8 +27,9 @@ var messages = map[string]string{
 // nothing has changed.
 func Status(ann *v1.Announcement, reason string, now metav1.Time) v1.AnnouncementStatus {
 	ready := metav1.Condition{
-		Type: v1.ConditionReady, Status: condition.StatusOf(reason == ReasonWatching), Reason: reason, ObservedGeneration: ann.Generation,
-		Message: fmt.Sprintf(messages[reason], ann.Spec.Standby.Watched.NodeName), LastTransitionTime: now,
+		Type: v1.ConditionReady, Status: condition.StatusOf(reason == ReasonWatching), Reason: reason,
+		ObservedGeneration: ann.Generation,
+		Message:            fmt.Sprintf(messages[reason], ann.Spec.Standby.Watched.NodeName), LastTransitionTime: now,
 	}
 	conditions := slices.Clone(ann.Status.Conditions)
 	meta.SetStatusCondition(&conditions, ready) // keeps the time of the last transition
