@@ -24,9 +24,12 @@ func First(texts []string, most int) []string {
 
 // ListWithin joins texts with commas; if they do not fit into maxBytes, it says how many more there are.
 func ListWithin(texts []string, maxBytes int) string {
-	joined := strings.Join(texts, ",")
-	if len(joined) <= maxBytes {
-		return joined
+	joinedLength := len(texts) - 1
+	for _, text := range texts {
+		joinedLength += len(text)
+	}
+	if joinedLength <= maxBytes {
+		return strings.Join(texts, ",")
 	}
 	room := maxBytes - len(more(len(texts))) - len(" ")
 	length, n := 0, 0
