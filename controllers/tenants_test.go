@@ -369,7 +369,7 @@ func TestTenantsPage(t *testing.T) {
 	patch(t, public, `{"spec":{"autoAssign":true}}`)
 	patch(t, groups["default"], `{"spec":{"autoAssign":false}}`)
 	g.Eventually(func(g Gomega) {
-		read, err := plugin.ReadObjects(ctx, api, namespace)
+		read, err := plugin.ReadObjects(ctx, api, namespace, "")
 		g.Expect(err).NotTo(HaveOccurred())
 		cluster, err := plugin.NewCluster(ctx, read, namespace)
 		g.Expect(err).NotTo(HaveOccurred())
