@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,11 +53,20 @@ func (n *Node) interfaceWith(addr netip.Addr) string {
 	return ""
 }
 
-// A node loses the carrier of one of its two interfaces. Addresses of the other one stay where they are.
+// A node loses the carrier of the second of its two interfaces, which has addresses. Those of the other one stay where
+// they are.
 func TestOneOfTwoCarriersLost(t *testing.T) {
 	playScenarioIn(t, 2, NewTwoLinkCluster, func(t *testing.T, h *History) {
 		h.createOn(3)
-		n, before := h.Nodes[1], h.holders()
+		before, holdsBySecond := h.holders(), func(n *Node) bool {
+			for addr := range h.laws.owners {
+				if len(n.NICs) > 1 && n.interfaceWith(addr) == n.NICs[1].Name {
+					return true
+				}
+			}
+			return false
+		}
+		n := h.Nodes[slices.IndexFunc(h.Nodes, holdsBySecond)]
 		c, other := n.NICs[1], n.NICs[0].segment
 		h.begin(h.laws.unreached.on(c.segment.Link), "no carrier", []*Node{n},
 			doing(func() { n.SetCarrier(c, false) }), doing(func() { n.SetCarrier(c, true) }))
