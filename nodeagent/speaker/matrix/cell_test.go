@@ -318,7 +318,7 @@ func (c *cell) agrees(t testing.TB, since time.Time, networks int, nodes ...*nod
 	for _, n := range nodes {
 		last := ""
 		if !c.becomes(func() bool { last = c.difference(t, n, since, networks); return last == "" }) {
-			c.fail(t, "status and peer do not agree: "+last)
+			c.fail(t, "status and peer do not agree", last)
 		}
 	}
 }
@@ -328,13 +328,13 @@ func (c *cell) isWellSoon(t testing.TB, watch *routeWatch) {
 	t.Helper()
 	c.agrees(t, time.Time{}, c.networks(), c.nodes...)
 	if !c.becomes(watch.isComplete) {
-		c.fail(t, "the router does not forward over both nodes")
+		c.fail(t, "the router does not forward over both nodes", "")
 	}
 }
 
-// fail ends the cell, with a reason for its result.
-func (c *cell) fail(t testing.TB, reason string) {
+// fail ends the cell, with a reason for its result, and details for the log.
+func (c *cell) fail(t testing.TB, reason, details string) {
 	t.Helper()
 	c.failure = reason
-	t.Fatalf("%s\n%s\n%s", reason, c.routers.show(), c.logs())
+	t.Fatalf("%s: %s\n%s\n%s", reason, details, c.routers.show(), c.logs())
 }

@@ -144,7 +144,7 @@ func tryOnce(t *testing.T, c *cell, e *trial.Experiment, first uint64) {
 		return true
 	}
 	if !c.becomes(isAnswered) {
-		c.fail(t, "not each flow has an answer, or not each node answers: "+a.describe(clients, begun))
+		c.fail(t, "not each flow has an answer, or not each node answers", a.describe(clients, begun))
 	}
 	late := measure.StartLateness(t.Context())
 	made := trial.Trial{Seed: int64(seed), Figures: a.figures, Pressure: -1}
@@ -158,7 +158,7 @@ func tryOnce(t *testing.T, c *cell, e *trial.Experiment, first uint64) {
 	c.isWellSoon(t, a.watch)
 	begun = time.Now()
 	if !c.becomes(isAnswered) {
-		c.fail(t, "not each flow has an answer again, or not each node answers: "+a.describe(clients, begun))
+		c.fail(t, "not each flow has an answer again, or not each node answers", a.describe(clients, begun))
 	}
 	a.note(clients)
 }

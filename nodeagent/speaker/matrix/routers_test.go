@@ -4,6 +4,7 @@ package matrix
 
 import (
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -76,11 +77,7 @@ func (c Column) families() []string {
 func (n *topology) startRouters(t testing.TB, c Column, s settings) *routers {
 	t.Helper()
 	r := &routers{column: c, settings: s}
-	for _, family := range []string{"-4", "-6"} { // daemons that were killed have left routes
-		for _, protocol := range []string{"bgp", "bird"} {
-			n.router.Run(t, "ip %s route flush proto %s", family, protocol)
-		}
-	}
+	n.flushRouter(t)
 	where, address := n.router, routerIPv4
 	if c.Kind == Reflected {
 		where, address = n.reflector, reflectorIPv4
@@ -96,6 +93,29 @@ func (n *topology) startRouters(t testing.TB, c Column, s settings) *routers {
 		r.startBIRD(t, where, func() string { return birdPeer(c, r.settings, n.nodes, address) })
 	}
 	return r
+}
+
+// flushRouter removes from the router's kernel the routes that daemons have left which were killed, and what the kernel
+// knows of its neighbours: it would leave out a next hop that did not answer before.
+func (n *topology) flushRouter(t testing.TB) {
+	t.Helper()
+	n.router.Run(t, "ip neigh flush all")
+	for _, family := range []string{"-4", "-6"} {
+		for _, protocol := range []string{"bgp", "bird"} {
+			for try := 0; n.router.Run(t, "ip %s route show proto %s", family, protocol) != ""; try++ {
+				if try == 10 {
+					t.Fatalf("the routes of %s stay", protocol)
+				}
+				// FRR's routes go with its next hops, which are objects of their own. Either command fails where what it
+				// lists has gone with something else.
+				for _, flush := range []string{"nexthop flush", family + " route flush proto " + protocol} {
+					_ = exec.Command("nsenter", append([]string{
+						fmt.Sprintf("--net=/proc/%d/ns/net", n.router.PID()), "--", "ip",
+					}, strings.Fields(flush)...)...).Run()
+				}
+			}
+		}
+	}
 }
 
 func (r *routers) startFRR(t testing.TB, where nstest.Neighbour, config func() string) {
@@ -210,12 +230,14 @@ func birdHead(routerID string, forwards bool) string {
 func birdPeer(c Column, s settings, nodes []*node, routerID string) string {
 	var b strings.Builder
 	b.WriteString(birdHead(routerID, c.Kind != Reflected))
+	// Without an error wait time, a node that was dead waits for a minute.
 	session := fmt.Sprintf(
-		"local %s as %d; passive; hold time 9; keepalive time 3;", c.peerAddress(), c.autonomousSystem(),
+		"local %s as %d; passive; hold time 9; keepalive time 3; error wait time 1, 5;", c.peerAddress(),
+		c.autonomousSystem(),
 	)
 	if c.BFD {
 		b.WriteString("protocol bfd { interface \"*\" { interval 300 ms; multiplier 3; }; }\n")
-		session += " bfd on; error wait time 1, 5;" // else a node whose BFD has failed waits for a minute
+		session += " bfd on;"
 	}
 	if s.password != "" {
 		session += fmt.Sprintf(" password %q;", s.password)
