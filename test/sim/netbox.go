@@ -108,8 +108,7 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GotConn != nil {
 		trace.GotConn(httptrace.GotConnInfo{})
 	}
-	var resp *http.Response
-	err := io.ErrUnexpectedEOF
+	var answer *httptest.ResponseRecorder
 	ended := make(chan struct{}, 1)
 	end := func() {
 		ended <- struct{}{}
@@ -120,10 +119,10 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 			n.world.Tell("netbox", "does nothing of %s %s of %s", r.Method, r.URL.Path, m.name)
 			return
 		}
-		answer := n.serve(r, body, m.name)
+		served := n.serve(r, body, m.name)
 		switch {
 		case !n.LosesAnswers || n.world.Chance(0.5):
-			resp, err = answer, nil
+			answer = served
 		case n.world.Chance(0.5):
 			n.world.Tell("netbox", "the answer to %s %s of %s gets lost", r.Method, r.URL.Path, m.name)
 			return
@@ -135,7 +134,10 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 	if m.Wait(ctx, tasks.Forever, ended) == tasks.Ended {
 		return nil, errors.Join(errNoAnswer, ctx.Err())
 	}
-	return resp, err
+	if answer == nil {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return answer.Result(), nil
 }
 
 var errNoAnswer = errors.New("no answer")
@@ -149,11 +151,11 @@ func (n *NetBox) half() time.Duration {
 }
 
 // serve answers a request of somebody.
-func (n *NetBox) serve(r *http.Request, body []byte, who string) *http.Response {
+func (n *NetBox) serve(r *http.Request, body []byte, who string) *httptest.ResponseRecorder {
 	answer := httptest.NewRecorder()
 	if n.IsBroken {
 		answer.WriteHeader(http.StatusBadGateway)
-		return answer.Result()
+		return answer
 	}
 	request := r.Clone(context.Background())
 	request.Body = io.NopCloser(bytes.NewReader(body))
@@ -164,7 +166,7 @@ func (n *NetBox) serve(r *http.Request, body []byte, who string) *http.Response 
 		n.write(who, do)
 		n.world.Tell("netbox", "%s %s of %s: %d", r.Method, r.URL.Path, who, answer.Code)
 	}
-	return answer.Result()
+	return answer
 }
 
 // write does what may change something, for somebody.
