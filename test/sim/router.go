@@ -27,6 +27,8 @@ type Router struct {
 	isRefusing bool
 	// refusal, if set, is what the BGP library says of each session that the router does not let come up.
 	refusal string
+	// InstallsAfter, if set, is how long it takes until the router sends by what it has learnt.
+	InstallsAfter time.Duration
 	// sends are the routes by which it sends, which follow those that it takes after a while.
 	sends map[netip.Prefix][]*Node
 }
@@ -182,12 +184,16 @@ func (r *Router) dropStale(n *Node) {
 	}
 }
 
-// How long it takes until a router sends by what it has learnt.
+// How long it takes until a router sends by what it has learnt, unless it says so.
 const minInstall, maxInstall = 5 * time.Millisecond, 300 * time.Millisecond
 
 func (r *Router) installSoon() {
 	r.world.version++
-	r.world.After(r.world.Between(minInstall, maxInstall), func() {
+	wait := r.InstallsAfter
+	if wait == 0 {
+		wait = r.world.Between(minInstall, maxInstall)
+	}
+	r.world.After(wait, func() {
 		r.sends = r.best()
 		r.world.version++
 	})

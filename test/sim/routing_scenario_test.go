@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // playWithRouters plays something in a cluster with routers, in which Services have Virtual addresses of each
@@ -59,6 +61,21 @@ func TestRoutersOfNodeThatIsLeft(t *testing.T) {
 			h.endTrouble("excluded " + n.Name)
 			h.Run(20 * time.Second)
 		}
+	})
+}
+
+// A router has many routes, and takes seconds to send by those that it has learnt. A node that is left keeps its
+// addresses until that router sends elsewhere, too.
+func TestSlowRouterOfNodeThatIsLeft(t *testing.T) {
+	playWithRouters(t, func(_ *testing.T, h *History) {
+		n := h.Nodes[0]
+		h.Routers[0].InstallsAfter = 7 * time.Second
+		h.begin(h.laws.left, "excluded", []*Node{n},
+			func() error { return h.SetExcluded(n, true) }, func() error { return h.SetExcluded(n, false) })
+		h.Run(settledSoon)
+		h.endTrouble("excluded " + n.Name)
+		h.Run(settledSoon)
+		h.Routers[0].InstallsAfter = 0
 	})
 }
 
@@ -142,5 +159,63 @@ func TestRoutersAway(t *testing.T) {
 				t.Errorf("%s is not advertised", s.Name)
 			}
 		}
+	})
+}
+
+// A node loses its power that had the only endpoint of a Service. Its speaker reports no more, and what it reported
+// last is not said of the Service once the node's condition is Unknown.
+func TestRoutesOfDeadNodeAreNotReported(t *testing.T) {
+	playWithRouters(t, func(t *testing.T, h *History) {
+		n, s := h.Nodes[0], h.services[3]
+		h.setEndpointsOn(s, []*Node{n})
+		h.Run(settledSoon)
+		if !h.isAdvertised(t, s) {
+			t.Errorf("%s is not advertised", s.Name)
+		}
+		h.begin(h.laws.unreached, "no power", []*Node{n},
+			doing(func() { h.PowerOff(n) }), func() error { return h.PowerOn(n) })
+		h.Run(notReadyAfter + settledSoon)
+		for _, what := range h.routing.falsehoodsOfService(s) {
+			t.Error(what)
+		}
+		h.endTrouble("no power " + n.Name)
+	})
+}
+
+// The NodeRouting of a node is deleted by mistake, and made again. No route goes.
+func TestRoutesOfDeletedNodeRouting(t *testing.T) {
+	playWithRouters(t, func(t *testing.T, h *History) {
+		for _, n := range h.Nodes {
+			h.Tell("user", "deletes NodeRouting %s", n.Name)
+			h.note(h.Admin.Delete(t.Context(), &v1.NodeRouting{
+				ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: n.Name},
+			}))
+			h.Run(20 * time.Second)
+		}
+	})
+}
+
+// The API server does not answer a node's speaker, which crashes. The next one opens the sessions again, by what that
+// one has left on the disk, before routers drop the routes.
+func TestRoutesOfSpeakerWithoutAPIServer(t *testing.T) {
+	playWithRouters(t, func(t *testing.T, h *History) {
+		n := h.Nodes[0]
+		starve := func(isStarved bool) func() error {
+			return doing(func() {
+				n.isAgentStarved = isStarved
+				n.SetCut(n.isCut)
+			})
+		}
+		h.begin(nil, "starved agent", []*Node{n}, starve(true), starve(false))
+		n.killSpeakers()
+		h.Run(5 * time.Minute)
+		for _, router := range h.Routers {
+			for addr, s := range order.ByKey(h.laws.owners, netip.Addr.Compare) {
+				if h.routing.serves(n, addr, s) && !router.hasRoute(n, addr) {
+					t.Errorf("%s has no route to %s by way of %s", router.port.name, addr, n.Name)
+				}
+			}
+		}
+		h.endTrouble("starved agent " + n.Name)
 	})
 }

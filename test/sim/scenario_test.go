@@ -432,3 +432,27 @@ func TestMovesWithoutManager(t *testing.T) {
 		}
 	})
 }
+
+// The API server is away, and the agents of all nodes start anew, one of them after its node has booted. They go by
+// their checkpoints: the addresses stay for longer than their lifetimes are, and the node that has booted takes its own
+// again.
+func TestAgentsStartWithoutAPIServer(t *testing.T) {
+	playScenario(t, 1, func(t *testing.T, h *History) {
+		h.createLocal(4)
+		before := h.holders()
+		h.begin(h.laws.unreached, "the API server is away", nil,
+			doing(func() { h.SetAway(true) }), doing(func() { h.SetAway(false) }))
+		h.PowerOff(h.Nodes[0])
+		h.Run(time.Second)
+		h.note(h.PowerOn(h.Nodes[0]))
+		for _, n := range h.Nodes[1:] {
+			n.KillAgent()
+			h.note(n.StartAgent())
+		}
+		h.Run(15 * time.Minute)
+		if moved := h.moved(before); len(moved) > 0 || len(before) != 8 {
+			t.Errorf("%v of %d have moved", moved, len(before))
+		}
+		h.endTrouble("the API server is away")
+	})
+}
