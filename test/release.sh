@@ -1,9 +1,10 @@
 #!/bin/sh
-# Makes the release of HEAD, as it is at the start, twice, by make release-dry-run, and fails unless all files have the
-# same bytes. The two clones have paths of different lengths; the second has a compile cache of its own, so that everything is compiled
-# there again, another umask, time zone, language and Go settings. With SHARED_CACHE=1 it has the first one's cache:
-# everything is linked, generated and packed again then, and not compiled. At the end the checksums are checked, and
-# the images are pushed to a registry of this machine, which has to find the digests that images.txt names.
+# Makes the release of HEAD, as it is at the start, twice, by make release-dry-run, and fails unless all files have
+# the same bytes. The two clones have paths of different lengths; the second has a compile cache of its own, so that
+# everything is compiled there again, another umask, time zone, language and Go settings. With SHARED_CACHE=1 it has
+# the first one's cache: everything is linked, generated and packed again then, and not compiled. At the end the
+# checksums are checked, and the images are pushed to a registry of this machine, which has to find the digests that
+# images.txt names.
 # Usage: release.sh KUSTOMIZE CRANE VARIABLE=VALUE…: variables of make, by default one platform.
 set -eu
 cd "$(dirname "$0")/.."
