@@ -220,23 +220,24 @@ func (c *cli) report(result printable, unread []plugin.Unread, hasProblems bool)
 	return nil
 }
 
-// clusterCommand makes a command without arguments that reports on the cluster.
-func (c *cli) clusterCommand(use, short string, report func(*plugin.Cluster) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := c.cluster(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return report(cluster)
-		},
+// onCluster makes a command one without arguments that reports on the cluster.
+func (c *cli) onCluster(command *cobra.Command, report func(*plugin.Cluster) error) *cobra.Command {
+	command.Args = cobra.NoArgs
+	command.RunE = func(cmd *cobra.Command, _ []string) error {
+		cluster, err := c.cluster(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return report(cluster)
 	}
+	return command
 }
 
 func (c *cli) statusCommand() *cobra.Command {
-	const short = "Say how PureLB is: one line, then what needs attention, the worst first"
-	return c.clusterCommand("status", short, func(cluster *plugin.Cluster) error {
+	return c.onCluster(&cobra.Command{
+		Use:   "status",
+		Short: "Say how PureLB is: one line, then what needs attention, the worst first",
+	}, func(cluster *plugin.Cluster) error {
 		status := plugin.StatusOf(cluster)
 		return c.report(status, status.Unread, status.Health != plugin.Healthy)
 	})
@@ -320,16 +321,20 @@ func (c *cli) whereCommand() *cobra.Command {
 }
 
 func (c *cli) poolsCommand() *cobra.Command {
-	const short = "List the ServiceGroups, and how many of their addresses are in use"
-	return c.clusterCommand("pools", short, func(cluster *plugin.Cluster) error {
+	return c.onCluster(&cobra.Command{
+		Use:   "pools",
+		Short: "List the ServiceGroups, and how many of their addresses are in use",
+	}, func(cluster *plugin.Cluster) error {
 		pools := plugin.PoolListOf(cluster)
 		return c.report(pools, pools.Unread, false)
 	})
 }
 
 func (c *cli) bgpCommand() *cobra.Command {
-	const short = "List the BGPPeers, and each node's sessions: those that are not up first, with the reason"
-	return c.clusterCommand("bgp", short, func(cluster *plugin.Cluster) error {
+	return c.onCluster(&cobra.Command{
+		Use:   "bgp",
+		Short: "List the BGPPeers, and each node's sessions: those that are not up first, with the reason",
+	}, func(cluster *plugin.Cluster) error {
 		bgp := plugin.BGPStateOf(cluster)
 		return c.report(bgp, bgp.Unread, !bgp.AreAllUp())
 	})
