@@ -32,7 +32,7 @@ func (r *AnnouncedReconciler) advertisedCondition(
 	if err != nil {
 		return metav1.Condition{}, err
 	}
-	if routings, err = r.withoutReportsOfUnknownNodes(ctx, routings); err != nil {
+	if routings, err = currentReports(ctx, r.Client, r.Namespace, routings); err != nil {
 		return metav1.Condition{}, err
 	}
 	return announced.Advertise(places, routings, group), nil
@@ -62,22 +62,6 @@ func (r *AnnouncedReconciler) requestsForVirtualOn(ctx context.Context, node cli
 		log.FromContext(ctx).Error(err, "Cannot find the Services of a node", "node", node.GetName())
 	}
 	return requestsOfKeys(services)
-}
-
-// withoutReportsOfUnknownNodes returns the NodeRoutings, without what those of nodes report whose condition
-// Ready is Unknown. If that is so of all nodes, all reports stay: then the API server was away.
-func (r *AnnouncedReconciler) withoutReportsOfUnknownNodes(
-	ctx context.Context, routings map[string]*v1.NodeRouting,
-) (map[string]*v1.NodeRouting, error) {
-	var nodes corev1.NodeList
-	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list Nodes: %w", err)
-	}
-	isUnknown := map[string]bool{}
-	for i := range nodes.Items {
-		isUnknown[nodes.Items[i].Name] = readinessOf(&nodes.Items[i]).Status == corev1.ConditionUnknown
-	}
-	return announced.WithoutReportsOfUnknownNodes(routings, func(node string) bool { return isUnknown[node] }), nil
 }
 
 // nodeUnknownChanged lets through that condition Ready of a Node becomes Unknown, or is known again.

@@ -73,6 +73,7 @@ func (r *AnnouncedReconciler) Component(cluster ComponentManager) (Component, er
 				Object: &v1.NodeRouting{}, Handler: batchedFor(advertisedWait, r.requestsForVirtualOn), Changed: advertisingChanged,
 			},
 			{Object: &corev1.Node{}, Handler: batchedFor(advertisedWait, r.requestsForVirtualOn), Changed: nodeUnknownChanged},
+			{Object: &corev1.Pod{}, Handler: batchedFor(advertisedWait, r.requestsForSpeakerPod), Changed: speakerRunsChanged},
 		},
 		Sources: []source.Source{r.Reasons.source()},
 		Options: controller.Options{MaxConcurrentReconciles: reportWriters},

@@ -13,13 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/internal/informer"
 )
 
 // CacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except
 // ServiceGroups, only in the manager's namespace, as well as Secrets; policies only if the manager has
-// made them; of the service accounts only that of the agents. Of kinds that others write, the cache
-// keeps what the manager reads.
+// made them; of the service accounts only that of the agents, and of the pods only those of speakers.
+// Of kinds that others write, the cache keeps what the manager reads.
 func CacheOptions(namespace, agentServiceAccount string) cache.Options {
 	inNamespace := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
 	policies := cache.ByObject{Label: labels.SelectorFromSet(PolicyLabels())}
@@ -36,9 +37,12 @@ func CacheOptions(namespace, agentServiceAccount string) cache.Options {
 			&coordinationv1.Lease{}: {
 				Namespaces: inNamespace.Namespaces, Transform: SlimLease,
 			},
-			&corev1.Service{}:                               {Transform: SlimService},
-			&discoveryv1.EndpointSlice{}:                    {Transform: SlimEndpointSlice},
-			&corev1.Node{}:                                  {Transform: SlimNode},
+			&corev1.Service{}:            {Transform: SlimService},
+			&discoveryv1.EndpointSlice{}: {Transform: SlimEndpointSlice},
+			&corev1.Node{}:               {Transform: SlimNode},
+			&corev1.Pod{}: {
+				Namespaces: inNamespace.Namespaces, Label: labels.SelectorFromSet(routing.SpeakerLabels()), Transform: SlimPod,
+			},
 			&corev1.Namespace{}:                             {Transform: SlimNamespace},
 			&admissionv1.ValidatingAdmissionPolicy{}:        policies,
 			&admissionv1.ValidatingAdmissionPolicyBinding{}: policies,

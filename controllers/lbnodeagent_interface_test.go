@@ -9,8 +9,8 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// TestInterfaceNotFound follows an LBNodeAgent that selects no interface of its nodes: it says of which, once their agents
-// have reported, and a ServiceGroup whose addresses are therefore Virtual says so, too.
+// TestInterfaceNotFound follows an LBNodeAgent that selects no interface of its nodes: it says of which, once their
+// agents have reported, and a ServiceGroup whose addresses are therefore Virtual says so, too.
 func TestInterfaceNotFound(t *testing.T) {
 	g := begin(t)
 	labels := map[string]string{"interfaces": "none"}

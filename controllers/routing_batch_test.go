@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/routing"
 )
 
 // delayQueue notes after how long requests are to be handled.
@@ -69,7 +70,8 @@ func TestRoutingRests(t *testing.T) {
 	}
 }
 
-// TestSilentNodes has two nodes with speakers, one of which the API server has not heard of for a while.
+// TestSilentNodes has nodes with speakers, of which the API server has not heard of one for a while, and the kubelet of
+// another says that its speaker does not run.
 func TestSilentNodes(t *testing.T) {
 	nodeWith := func(name string, ready corev1.ConditionStatus) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -77,17 +79,19 @@ func TestSilentNodes(t *testing.T) {
 		return n
 	}
 	routings := map[string]*v1.NodeRouting{}
-	for _, name := range []string{"n1", "n2", "n3"} {
+	for _, name := range []string{"n1", "n2", "n3", "n4"} {
 		routings[name] = &v1.NodeRouting{Status: v1.NodeRoutingStatus{Established: 1}}
 	}
-	r := &AnnouncedReconciler{Client: fake.NewClientBuilder().WithScheme(routingScheme(t)).WithObjects(
-		nodeWith("n1", corev1.ConditionUnknown), nodeWith("n2", corev1.ConditionFalse),
-	).Build()}
-	heard, err := r.withoutReportsOfUnknownNodes(context.Background(), routings)
+	down := speakerPod(t, "n4", corev1.ContainerState{})
+	down.Namespace, down.Name, down.Labels = benchNamespace, "speaker", routing.SpeakerLabels()
+	c := fake.NewClientBuilder().WithScheme(routingScheme(t)).WithObjects(
+		nodeWith("n1", corev1.ConditionUnknown), nodeWith("n2", corev1.ConditionFalse), down,
+	).Build()
+	heard, err := currentReports(context.Background(), c, benchNamespace, routings)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]int32{"n1": 0, "n2": 1, "n3": 1} {
+	for name, want := range map[string]int32{"n1": 0, "n2": 1, "n3": 1, "n4": 0} {
 		if got := heard[name].Status.Established; got != want {
 			t.Errorf("%s: %d sessions, want %d", name, got, want)
 		}

@@ -101,7 +101,11 @@ func (r *RoutingReconciler) Component() Component {
 				Object: &corev1.Service{}, Handler: all,
 				Changed: predicate.Or[client.Object](servicePlacementChanged, communitiesChanged),
 			},
-			{Object: &corev1.Node{}, Handler: all, Changed: nodePlacementChanged},
+			{
+				Object: &corev1.Node{}, Handler: all,
+				Changed: predicate.Or[client.Object](nodePlacementChanged, nodeUnknownChanged),
+			},
+			{Object: &corev1.Pod{}, Handler: all, Changed: speakerRunsChanged},
 			{Object: &corev1.Secret{}, Handler: all},
 			{
 				Object: &appsv1.DaemonSet{}, Handler: all,
@@ -266,10 +270,14 @@ func (r *RoutingReconciler) writePasswords(ctx context.Context, g *routingInputs
 
 // writePeers writes the statuses of BGPPeers that differ.
 func (r *RoutingReconciler) writePeers(ctx context.Context, g *routingInputs, result *routing.Result) error {
+	reports, err := currentReports(ctx, r.Client, r.Namespace, g.Routings)
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for i := range g.Peers {
 		p := &g.Peers[i]
-		status := routing.PeerStatus(p, result.Peers[p.Name], g.Routings)
+		status := routing.PeerStatus(p, result.Peers[p.Name], reports)
 		if equality.Semantic.DeepEqual(status, p.Status) {
 			continue
 		}

@@ -55,24 +55,38 @@ func Advertise(
 	return c
 }
 
-// WithoutReportsOfUnknownNodes returns NodeRoutings by node, without what speakers report of nodes of which it is
-// unknown whether they are Ready: a node that is dead has no session, and cannot say so. If that is so of all nodes
-// it is rather the API server that does not hear them, and what they last said stays.
-func WithoutReportsOfUnknownNodes(
-	routings map[string]*v1.NodeRouting, isUnknown func(node string) bool,
+// CurrentReports returns NodeRoutings by node, in which no session is up whose speaker cannot say any more that it has
+// ended: one that does not run, as the kubelet says, or is on a node of which it is unknown whether it is Ready. If
+// all nodes are unknown it is rather the API server that hears of none, and what was last said of all of them stays.
+func CurrentReports(
+	routings map[string]*v1.NodeRouting, isUnknown, isSpeakerDown func(node string) bool,
 ) map[string]*v1.NodeRouting {
-	heard, isAnyHeard := map[string]*v1.NodeRouting{}, false
+	current, isAnyKnown := map[string]*v1.NodeRouting{}, false
 	for node, routing := range routings {
-		if heard[node] = routing; isUnknown(node) {
-			heard[node] = &v1.NodeRouting{Spec: routing.Spec}
+		switch current[node] = routing; {
+		case isUnknown(node):
+			current[node] = withoutSessions(routing, "it is unknown whether the node is Ready")
 			continue
+		case isSpeakerDown(node):
+			current[node] = withoutSessions(routing, "the speaker does not run, as the node's kubelet says")
 		}
-		isAnyHeard = true
+		isAnyKnown = true
 	}
-	if !isAnyHeard {
+	if !isAnyKnown {
 		return routings
 	}
-	return heard
+	return current
+}
+
+// withoutSessions returns a NodeRouting of which no session is up, and why.
+func withoutSessions(routing *v1.NodeRouting, why string) *v1.NodeRouting {
+	without := &v1.NodeRouting{ObjectMeta: routing.ObjectMeta, Spec: routing.Spec, Status: routing.Status}
+	without.Status.Established, without.Status.Sessions = 0, slices.Clone(routing.Status.Sessions)
+	for i := range without.Status.Sessions {
+		s := &without.Status.Sessions[i]
+		s.State, s.LastError = "Idle", why
+	}
+	return without
 }
 
 // addressRoutes is by whom one Virtual address is advertised.

@@ -179,35 +179,44 @@ func TestAdvertiseWithoutSubnet(t *testing.T) {
 		Type: v1.ConditionSubnetNotFound, Status: metav1.ConditionTrue,
 	})
 	c := announced.Advertise(virtualOn("10.1.0.1", "n1"), nil, group)
-	const want = "ServiceGroup near is one of kind local, and no node is in its subnet: see its condition SubnetNotFound; " +
-		"besides, no BGPPeer"
+	const want = "ServiceGroup near is one of kind local, and no node is in its subnet: see its condition " +
+		"SubnetNotFound; besides, no BGPPeer"
 	if c.Reason != v1.ReasonNoRouter || !strings.HasPrefix(c.Message, want) {
 		t.Errorf("%s %s", c.Reason, c.Message)
 	}
 }
 
-// TestWithoutReportsOfUnknownNodes has three nodes of which some have fallen silent, and an address on all of them.
-func TestWithoutReportsOfUnknownNodes(t *testing.T) {
+// TestCurrentReports has three nodes of which some are unknown, or have a speaker that does not run, and an address
+// on all of them.
+func TestCurrentReports(t *testing.T) {
 	t.Parallel()
+	const none = "False NoSession 10.1.0.1 is advertised by 0 of 3 nodes: 0 of 3 sessions are up; see BGPPeer 1"
 	for _, row := range []struct {
-		silent, want string
+		unknown, down, want string
 	}{
-		{"", "True Advertised 10.1.0.1 is advertised by 2 of 3 nodes, in 2 of 3 sessions"},
-		{"n1", "True Advertised 10.1.0.1 is advertised by 1 of 3 nodes, in 1 of 3 sessions"},
-		{"n1 n2", "False NoSession 10.1.0.1 is advertised by 0 of 3 nodes: 0 of 3 sessions are up; see BGPPeer 1"},
-		{"n1 n2 n3", "True Advertised 10.1.0.1 is advertised by 2 of 3 nodes, in 2 of 3 sessions"},
+		{"", "", "True Advertised 10.1.0.1 is advertised by 2 of 3 nodes, in 2 of 3 sessions"},
+		{"n1", "", "True Advertised 10.1.0.1 is advertised by 1 of 3 nodes, in 1 of 3 sessions"},
+		{"n1 n2", "", none},
+		{"", "n1", "True Advertised 10.1.0.1 is advertised by 1 of 3 nodes, in 1 of 3 sessions"},
+		{"n1", "n2", none},
+		{"", "n1 n2 n3", none},
+		// When nodes are unknown, Kubernetes says of their pods, too, that they do not run.
+		{"n1 n2 n3", "n1 n2 n3", "True Advertised 10.1.0.1 is advertised by 2 of 3 nodes, in 2 of 3 sessions"},
+		{"n1 n2 n3", "", "True Advertised 10.1.0.1 is advertised by 2 of 3 nodes, in 2 of 3 sessions"},
 	} {
 		routings := map[string]*v1.NodeRouting{
 			"n1": routing("1 up 1"), "n2": routing("1 up 1"), "n3": routing("1 down 0"),
 		}
-		isUnknown := func(node string) bool { return strings.Contains(row.silent, node) }
-		heard := announced.WithoutReportsOfUnknownNodes(routings, isUnknown)
-		c := announced.Advertise(virtualOn("10.1.0.1", "n1", "n2", "n3"), heard, nil)
+		current := announced.CurrentReports(
+			routings, func(node string) bool { return strings.Contains(row.unknown, node) },
+			func(node string) bool { return strings.Contains(row.down, node) },
+		)
+		c := announced.Advertise(virtualOn("10.1.0.1", "n1", "n2", "n3"), current, nil)
 		if got := fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message); got != row.want {
-			t.Errorf("silent %q: %s, want %s", row.silent, got, row.want)
+			t.Errorf("unknown %q, down %q: %s, want %s", row.unknown, row.down, got, row.want)
 		}
-		if len(routings["n1"].Status.Sessions) != 1 {
-			t.Errorf("silent %q: the NodeRouting of the cache has changed", row.silent)
+		if len(routings["n1"].Status.Sessions) != 1 || routings["n1"].Status.Sessions[0].State != v1.SessionEstablished {
+			t.Errorf("unknown %q, down %q: the NodeRouting of the cache has changed", row.unknown, row.down)
 		}
 	}
 }

@@ -107,8 +107,9 @@ func NewEvents(before EventMemory, places []Place, nodeByMAC func(mac string) st
 func failedEvent(p Place) Event {
 	return Event{
 		Type: corev1.EventTypeWarning, Reason: v1.EventAnnouncementFailed, Action: "Announce " + p.Address,
-		Note:         fmt.Sprintf("Node %s cannot announce %s: %s", p.Node, p.Address, textlimit.Shorten(p.Message, maxReported)),
-		Announcement: p.Announcement,
+		Announcement: p.Announcement, Note: fmt.Sprintf(
+			"Node %s cannot announce %s: %s", p.Node, p.Address, textlimit.Shorten(p.Message, maxReported),
+		),
 	}
 }
 

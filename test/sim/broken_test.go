@@ -27,6 +27,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/gobgp"
@@ -79,6 +80,18 @@ var brokenClusters = []brokenCluster{
 			k.note(t, k.EditPeer(0, func(spec *v1.BGPPeerSpec) {
 				spec.PasswordSecretRef = &v1.SecretKeyRef{Name: "router", Key: "password"}
 			}))
+		},
+	},
+	{
+		name: "dead-speakers", group: GroupVirtual, described: []string{describedPeer},
+		before: func(t *testing.T, k *kubernetes) {
+			k.AddRouters(routerAddresses[0])
+			k.note(t, k.CreatePeer(0))
+		},
+		after: func(t *testing.T, k *kubernetes) {
+			for _, n := range k.Nodes {
+				k.crashSpeaker(t, n)
+			}
 		},
 	},
 	{
@@ -329,6 +342,26 @@ func (k *kubernetes) crash(n *Node) {
 			Name: "agent", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
 		}}},
 	})
+}
+
+// crashSpeaker makes the speaker of a node end whenever it starts, as the kubelet would say.
+func (k *kubernetes) crashSpeaker(t *testing.T, n *Node) {
+	t.Helper()
+	pod := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: Namespace, Name: routing.SpeakerName(Agents) + "-" + n.Name, Labels: routing.SpeakerLabels(),
+		},
+		Spec: corev1.PodSpec{NodeName: n.Name},
+	}
+	k.note(t, k.Admin.Create(t.Context(), pod.DeepCopy()))
+	n.isSpeakerKept = true
+	n.killSpeakers()
+	k.note(t, k.Admin.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod))
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "speaker", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+	}}
+	k.note(t, k.Admin.Status().Update(t.Context(), &pod))
+	k.pods = append(k.pods, pod)
 }
 
 // connectPrinter connects a station that has an address to the link.

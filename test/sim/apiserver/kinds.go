@@ -58,6 +58,10 @@ func readKinds() ([]Kind, error) {
 			GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Service"), IsNamespaced: true, HasStatus: true,
 			ListKeys: conditions, SetDefaults: setModes,
 		},
+		{
+			GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"), IsNamespaced: true, HasStatus: true,
+			IsNeverApplied: true,
+		},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Event"), IsNamespaced: true, IsNeverApplied: true},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Secret"), IsNamespaced: true, IsNeverApplied: true},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), IsNamespaced: true, IsNeverApplied: true},

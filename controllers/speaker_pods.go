@@ -1,0 +1,106 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/announced"
+	"github.com/purelb/purelb-operator/controllers/routing"
+)
+
+// +kubebuilder:rbac:groups="",resources=pods,namespace=purelb-system,verbs=get;list;watch
+
+// SlimPod keeps of a speaker's pod what the manager reads: on which node it is, and whether its container runs.
+func SlimPod(obj any) (any, error) {
+	pod, isPod := obj.(*corev1.Pod)
+	if !isPod {
+		return obj, nil
+	}
+	slim := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
+		},
+		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName},
+	}
+	for i := range pod.Status.ContainerStatuses {
+		status := corev1.ContainerStatus{Name: pod.Status.ContainerStatuses[i].Name}
+		if pod.Status.ContainerStatuses[i].State.Running != nil {
+			status.State.Running = &corev1.ContainerStateRunning{}
+		}
+		slim.Status.ContainerStatuses = append(slim.Status.ContainerStatuses, status)
+	}
+	return slim, nil
+}
+
+// isRunning reports whether a container of a pod runs, Ready or not: a speaker that is not Ready yet says of its
+// sessions what is so.
+func isRunning(pod *corev1.Pod) bool {
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].State.Running != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// currentReports returns NodeRoutings by node, without sessions of speakers that are dead, as far as Kubernetes knows.
+func currentReports(
+	ctx context.Context, c client.Reader, namespace string, routings map[string]*v1.NodeRouting,
+) (map[string]*v1.NodeRouting, error) {
+	var nodes corev1.NodeList
+	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	isUnknown := map[string]bool{}
+	for i := range nodes.Items {
+		isUnknown[nodes.Items[i].Name] = readinessOf(&nodes.Items[i]).Status == corev1.ConditionUnknown
+	}
+	var pods corev1.PodList
+	err := c.List(
+		ctx, &pods, client.InNamespace(namespace), client.MatchingLabels(routing.SpeakerLabels()),
+		client.UnsafeDisableDeepCopy,
+	)
+	if err != nil {
+		return nil, fmt.Errorf("list pods of speakers: %w", err)
+	}
+	isDown := nodesWithSpeakerDown(pods.Items)
+	return announced.CurrentReports(
+		routings, func(node string) bool { return isUnknown[node] }, func(node string) bool { return isDown[node] },
+	), nil
+}
+
+// nodesWithSpeakerDown returns the nodes that have pods of speakers of which none runs. Where there is no pod nothing
+// is known: it may not have been made yet.
+func nodesWithSpeakerDown(pods []corev1.Pod) map[string]bool {
+	isDown := map[string]bool{}
+	for i := range pods {
+		node := pods[i].Spec.NodeName
+		before, isSeen := isDown[node]
+		isDown[node] = (before || !isSeen) && !isRunning(&pods[i])
+	}
+	return isDown
+}
+
+// requestsForSpeakerPod maps a pod of a speaker to the Services that have Virtual addresses on its node.
+func (r *AnnouncedReconciler) requestsForSpeakerPod(ctx context.Context, pod client.Object) []reconcile.Request {
+	p, isPod := pod.(*corev1.Pod)
+	if !isPod || p.Spec.NodeName == "" {
+		return nil
+	}
+	return r.requestsForVirtualOn(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Spec.NodeName}})
+}
+
+// speakerRunsChanged lets through that a speaker's pod comes to a node, runs or does not run any more, and goes.
+var speakerRunsChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*corev1.Pod)
+	after, ok2 := e.ObjectNew.(*corev1.Pod)
+	return ok1 && ok2 && (isRunning(before) != isRunning(after) || before.Spec.NodeName != after.Spec.NodeName)
+}}
