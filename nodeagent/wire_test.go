@@ -118,6 +118,7 @@ func (w *wire) start(fresh bool) {
 	wait.Go(func() { _ = agent.defender.Start(ctx) })
 	wait.Go(func() { _ = agent.announcer.Start(ctx) })
 	wait.Go(func() { _ = agent.watching.Start(ctx) })
+	wait.Go(func() { _ = agent.reachability.Start(ctx) })
 	wait.Go(func() { _ = agent.reporter.Start(ctx) })
 	wait.Go(func() {
 		_ = kernel.Watch(ctx, func() { pacing.Signal(agent.wake) })
