@@ -234,9 +234,9 @@ type agentNodes struct {
 	// in how long the next of the others may be one of them; 0 if none is late.
 	labelledCount int32
 	silent        []silentNode
-	// withoutInterface are those of them whose agent has reported that it selects no interface; sorted.
+	untilSilent   time.Duration
+	// withoutInterface are the nodes with its label whose agents have reported that they select no interface; sorted.
 	withoutInterface []string
-	untilSilent      time.Duration
 	// hasAnnouncements is that some node has an Announcement that names it.
 	hasAnnouncements bool
 	// hasNoAccount is that the service account of the agents does not exist.
