@@ -39,10 +39,10 @@ type endpointNodes map[string]serviceEndpoints
 // serviceEndpoints says which nodes have endpoints of a Service.
 type serviceEndpoints struct {
 	byFamily map[discoveryv1.AddressType]*servingNodes
-	// areAnywhere is true where endpoints serve, and none of them says on which node it is: they
+	// areOnEveryNode is true where endpoints serve, and none of them says on which node it is: they
 	// stand for something that is on every node, as the proxies of some implementations of the
 	// Gateway API are.
-	areAnywhere bool
+	areOnEveryNode bool
 }
 
 // servingNodes are the nodes with ready endpoints of a Service, and those whose endpoints
@@ -101,13 +101,13 @@ func endpointsOf(slices []discoveryv1.EndpointSlice) serviceEndpoints {
 			s.ready, s.terminating = s.terminating, nil
 		}
 	}
-	return serviceEndpoints{byFamily: all, areAnywhere: isOneAnywhere && !isOneOnNode}
+	return serviceEndpoints{byFamily: all, areOnEveryNode: isOneAnywhere && !isOneOnNode}
 }
 
 // keepsTraffic reports whether what a node gets for a Service may go to endpoints on that node
 // only, so that it matters which nodes have some.
 func (e endpointNodes) keepsTraffic(svc *corev1.Service) bool {
-	return allocation.HasPolicyLocal(svc) && !e[KeyOf(svc)].areAnywhere
+	return allocation.HasPolicyLocal(svc) && !e[KeyOf(svc)].areOnEveryNode
 }
 
 // restrictAddress says of an address, which the given Services share, to which nodes its

@@ -175,7 +175,7 @@ func TestAttackSharerWithoutEndpoints(t *testing.T) {
 					}}
 				}
 				if s.isAnywhere {
-					all[KeyOf(svc)] = serviceEndpoints{areAnywhere: true}
+					all[KeyOf(svc)] = serviceEndpoints{areOnEveryNode: true}
 				}
 			}
 			a := placement.Address{Addr: netip.MustParseAddr("10.0.0.9")}
@@ -256,8 +256,8 @@ func TestEndpointsAnywhere(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := endpointsOf([]discoveryv1.EndpointSlice{{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: row.endpoints}})
-			if got.areAnywhere != row.want {
-				t.Errorf("got %v", got.areAnywhere)
+			if got.areOnEveryNode != row.want {
+				t.Errorf("got %v", got.areOnEveryNode)
 			}
 		})
 	}

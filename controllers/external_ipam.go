@@ -111,9 +111,9 @@ func ownerOf(svc *corev1.Service) ipam.Owner {
 	return ipam.Owner{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID}
 }
 
-// releaseAll releases those of the addresses that a record says were allocated from an
+// releaseRecorded releases those of the addresses that a record says were allocated from an
 // external group.
-func (x *ExternalIPAM) releaseAll(record allocation.Record, addrs []netip.Addr) {
+func (x *ExternalIPAM) releaseRecorded(record allocation.Record, addrs []netip.Addr) {
 	if record.Type != v1.PoolTypeNetbox {
 		return
 	}

@@ -76,7 +76,7 @@ func (r *ServiceReconciler) indexServices() handler.EventHandler {
 			if svc, ok := e.Object.(*corev1.Service); ok {
 				r.index.remove(client.ObjectKeyFromObject(svc), svc.UID)
 				if addrs := allocation.AddressesAllocatedOrShown(svc); len(addrs) > 0 {
-					r.IPAM.releaseAll(allocation.RecordOf(svc), addrs)
+					r.IPAM.releaseRecorded(allocation.RecordOf(svc), addrs)
 					r.enqueueServicesWaitingFor(q, svc)
 					r.enqueueServicesWith(q, svc, addrs)
 				}
@@ -106,7 +106,7 @@ func (r *ServiceReconciler) indexChange(q queue, before, after *corev1.Service) 
 		return
 	}
 	released := slices.DeleteFunc(slices.Clone(oldAddrs), func(a netip.Addr) bool { return slices.Contains(newAddrs, a) })
-	r.IPAM.releaseAll(allocation.RecordOf(before), released)
+	r.IPAM.releaseRecorded(allocation.RecordOf(before), released)
 	if len(released) > 0 || !isSameSharing {
 		r.enqueueServicesWaitingFor(q, before)
 	}

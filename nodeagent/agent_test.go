@@ -132,7 +132,7 @@ func TestKeepWhileNothingIsKnown(t *testing.T) {
 				w := newWorld(t, objects...)
 				put := func(iface, prefix string, lifetime time.Duration, ours bool) {
 					w.kernel.Put(plan.Address{
-						Interface: iface, Prefix: netip.MustParsePrefix(prefix), Ours: ours, Valid: lifetime, Preferred: lifetime,
+						Interface: iface, Prefix: netip.MustParsePrefix(prefix), IsOurs: ours, Valid: lifetime, Preferred: lifetime,
 					})
 				}
 				put("eth0", "192.0.2.1/32", 250*time.Second, true)
@@ -380,7 +380,7 @@ func TestFaultMissingAnnouncement(t *testing.T) {
 		}
 		w.expect("decides again in", 15*time.Second, w.reconcileOrFail())
 		w.expect("changes", []string(nil), w.kernel.Calls())
-		w.expect("is not defended", true, w.held(netip.MustParseAddr("192.0.2.2")).Undefended)
+		w.expect("is not defended", true, w.held(netip.MustParseAddr("192.0.2.2")).IsUndefended)
 
 		// However often it syncs meanwhile; then what was not given back is withdrawn.
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.2")) })

@@ -74,7 +74,7 @@ func TestAPIServer(t *testing.T) {
 	options.Metrics.BindAddress = "0"
 	mgr, err := ctrl.NewManager(user.Config(), options)
 	g.Expect(err).NotTo(HaveOccurred())
-	kernel := linktest.New(plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true})
+	kernel := linktest.New(plan.NetworkInterface{Name: "eth0", MAC: "02:00:00:00:00:0a", IsUp: true})
 	kernel.Put(plan.Address{
 		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever,
 	})
@@ -177,7 +177,7 @@ func TestAPIServer(t *testing.T) {
 	holds := func(prefix string) bool {
 		o, _ := kernel.Observe()
 		for _, a := range o.Addresses {
-			if a.Prefix.String() == prefix && a.Ours {
+			if a.Prefix.String() == prefix && a.IsOurs {
 				return true
 			}
 		}

@@ -49,7 +49,7 @@ func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan
 		errs = errors.Join(errs, r.applyOperation(ctx, op))
 	}
 	for i := range decision.Reaffirmed {
-		if d := &decision.Reaffirmed[i]; decision.Settings.Announce.Enabled && !r.failed[d.Addr] {
+		if d := &decision.Reaffirmed[i]; decision.Settings.Announce.IsEnabled && !r.failed[d.Addr] {
 			a.announcer.schedule(d.Interface, d.Addr, decision.Settings.Announce)
 		}
 	}
@@ -182,7 +182,7 @@ func (r *application) add(ctx context.Context, op plan.Operation) error {
 	}
 	r.added[d.Addr] = true
 	r.Metrics.additions.Inc()
-	if settings := r.decision.Settings.Announce; op.Announce && settings.Enabled {
+	if settings := r.decision.Settings.Announce; op.Announce && settings.IsEnabled {
 		r.announcer.schedule(d.Interface, d.Addr, settings)
 		r.defender.noteAdded(d)
 	}

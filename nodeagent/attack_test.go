@@ -42,7 +42,7 @@ func TestAttackForgedClaim(t *testing.T) {
 						t.Errorf("a claim that nobody answers for makes the agent %s", change)
 					}
 				}
-				time.Sleep(plan.ContestFor)
+				time.Sleep(plan.RivalFor)
 				w.settle()
 				w.expect("state when it is over", "192.0.2.1 Announced", w.states("node1"))
 			})
@@ -210,7 +210,7 @@ func TestAttackManyYielded(t *testing.T) {
 		for i := range addresses {
 			addr := netip.AddrFrom4([4]byte{198, 18, byte(i / 250), byte(i%250 + 1)})
 			yields[addr] = plan.YieldedAddress{Epoch: 1, MAC: stranger.String()}
-			desired = append(desired, plan.Desired{Addr: addr, Interface: "eth0", Local: true, Epoch: 1})
+			desired = append(desired, plan.Desired{Addr: addr, Interface: "eth0", IsLocal: true, Epoch: 1})
 			w.neighbours.set(addr.String(), stranger)
 		}
 		w.defender.restoreYields(yields)
@@ -241,7 +241,9 @@ func TestFaultLinksComeAndGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, settings())
 	for i := range 1000 {
-		w.defender.noteLinks([]plan.Link{{Name: "eth0", Up: true}, {Name: fmt.Sprintf("veth%d", i), Up: true}})
+		w.defender.noteLinks([]plan.NetworkInterface{
+			{Name: "eth0", IsUp: true}, {Name: fmt.Sprintf("veth%d", i), IsUp: true},
+		})
 	}
 	w.expect("links that are remembered", map[string]bool{"eth0": true, "veth999": true}, w.defender.isUp)
 }

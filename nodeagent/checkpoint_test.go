@@ -49,7 +49,7 @@ func TestCheckpoint(t *testing.T) {
 		w := start(t)
 		w.fail(away)
 		w.kernel.Put(plan.Address{
-			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/32"), Ours: true, NoPrefixRoute: true,
+			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/32"), IsOurs: true, NoPrefixRoute: true,
 			Valid: 50 * time.Second, Preferred: 50 * time.Second,
 		})
 		w.neighbours.set("192.0.2.2", stranger)

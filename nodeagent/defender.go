@@ -65,8 +65,8 @@ func (d *defender) NeedLeaderElection() bool { return false }
 func (d *defender) Start(ctx context.Context) error {
 	d.mu.Lock()
 	d.ctx = ctx
-	d.listen()          //nolint:contextcheck // it is d.ctx
-	d.beginChallenges() //nolint:contextcheck // as above
+	d.listen()             //nolint:contextcheck // it is d.ctx
+	d.beginContestChecks() //nolint:contextcheck // as above
 	d.mu.Unlock()
 	d.tasks.Go(func() { d.askYielded(ctx) })
 	d.tasks.Go(func() {
@@ -80,16 +80,16 @@ func (d *defender) Start(ctx context.Context) error {
 
 // noteLinks replaces what is known of the links. On a link that has come up another station may
 // have the node's addresses.
-func (d *defender) noteLinks(links []plan.Link) {
+func (d *defender) noteLinks(links []plan.NetworkInterface) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.isUp
 	d.isUp = make(map[string]bool, len(links))
 	for _, l := range links {
-		if wasUp, isKnown := before[l.Name]; isKnown && l.Up && !wasUp {
+		if wasUp, isKnown := before[l.Name]; isKnown && l.IsUp && !wasUp {
 			pacing.Signal(d.carrierReturned)
 		}
-		d.isUp[l.Name] = l.Up
+		d.isUp[l.Name] = l.IsUp
 	}
 }
 
@@ -133,25 +133,25 @@ func (d *defender) setHeld(held []plan.Held) {
 	defer d.mu.Unlock()
 	d.defence.SetHeld(held)
 	d.listen()
-	d.beginChallenges()
+	d.beginContestChecks()
 }
 
-// beginChallenges begins to check the claims that the manager asks to check. The caller holds the
+// beginContestChecks begins to check the claims that the manager asks to check. The caller holds the
 // lock.
-func (d *defender) beginChallenges() {
+func (d *defender) beginContestChecks() {
 	if d.ctx == nil {
 		return
 	}
-	for _, r := range d.defence.BeginChallenges(d.tasks.Now()) {
+	for _, r := range d.defence.BeginContestChecks(d.tasks.Now()) {
 		d.carryOut(d.ctx, r)
 	}
 }
 
-// checkedChallenges returns the epochs of the claims that were checked, by address.
-func (d *defender) checkedChallenges() map[netip.Addr]int64 {
+// checkedContests returns the epochs of the claims that were checked, by address.
+func (d *defender) checkedContests() map[netip.Addr]int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.defence.CheckedChallenges()
+	return d.defence.CheckedContests()
 }
 
 // heldAndYields returns copies of what the node holds and has yielded, by address.
@@ -198,11 +198,11 @@ func (d *defender) noteProbeAnswers(answers map[netip.Addr]plan.Probe) {
 	}
 }
 
-// contests returns the claims of held addresses that were heard lately.
-func (d *defender) contests() map[netip.Addr]plan.Contest {
+// rivals returns the claims of held addresses that were heard lately.
+func (d *defender) rivals() map[netip.Addr]plan.Rival {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.defence.Contests(d.tasks.Now())
+	return d.defence.Rivals(d.tasks.Now())
 }
 
 // listen listens on the interfaces of what is held or yielded, and on no others.
@@ -325,7 +325,7 @@ func (d *defender) check(ctx context.Context, c *plan.Check, iface string) {
 		if len(step.AskNodes) > 0 {
 			isAlone := d.isAlone(ctx, iface, step.AskNodes)
 			d.mu.Lock()
-			d.carryOut(ctx, d.defence.EndChallenge(c, isAlone, d.tasks.Now()))
+			d.carryOut(ctx, d.defence.EndContest(c, isAlone, d.tasks.Now()))
 			d.mu.Unlock()
 		}
 		if step.Next == 0 {

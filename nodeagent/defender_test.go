@@ -20,7 +20,7 @@ func defended(t *testing.T, edit ...func(*purelbv1.AnnouncedAddress)) *world {
 	go func() { _ = w.announcer.Start(t.Context()) }()
 	// The address is there already, so that the agent does not announce it.
 	w.kernel.Put(plan.Address{
-		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/32"), Ours: true, NoPrefixRoute: true,
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/32"), IsOurs: true, NoPrefixRoute: true,
 		Valid: 300 * time.Second, Preferred: 300 * time.Second,
 	})
 	w.settle()
@@ -152,7 +152,7 @@ func TestDefendWhenFresh(t *testing.T) {
 		w.neighbours.claim("192.0.2.1", stranger)
 		synctest.Wait()
 		w.expect("defences after 11 seconds", 2, len(w.neighbours.heard()))
-		time.Sleep(plan.ContestFor)
+		time.Sleep(plan.RivalFor)
 		w.settle()
 		w.expect("state when it is over", "192.0.2.1 Announced", w.states("node1"))
 	})

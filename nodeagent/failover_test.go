@@ -307,7 +307,7 @@ func TestTwoNodesAndAGateway(t *testing.T) {
 					f.setCutOff(i, true)
 				}
 				f.nodes[1].edit("node2-standby", func(s *purelbv1.AnnouncementSpec) { s.Standby.Witnesses = nil })
-				kernel := linktest.New(plan.Link{Name: "eth0", Up: true})
+				kernel := linktest.New(plan.NetworkInterface{Name: "eth0", IsUp: true})
 				if c.hasGateway {
 					kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.PrefixFrom(gateway, 24), Valid: plan.Forever})
 				}

@@ -293,7 +293,7 @@ func (h *history) strip() {
 	o, _ := h.kernel.Observe()
 	var ours []plan.Address
 	for _, a := range o.Addresses {
-		if a.Ours {
+		if a.IsOurs {
 			ours = append(ours, a)
 		}
 	}
@@ -405,7 +405,7 @@ func (h *history) settle() {
 	}
 	o, _ := h.kernel.Observe()
 	for _, a := range o.Addresses {
-		if a.Ours {
+		if a.IsOurs {
 			got = append(got, a.Prefix.String()+" "+a.Interface)
 		}
 	}

@@ -32,7 +32,7 @@ type KernelWatcher interface {
 	Watch(ctx context.Context, changed func()) error
 	// WatchLinks calls changed with all links, at once and after changes of links, until
 	// ctx ends.
-	WatchLinks(ctx context.Context, changed func([]plan.Link)) error
+	WatchLinks(ctx context.Context, changed func([]plan.NetworkInterface)) error
 }
 
 // VirtualInterfaces makes and removes virtual interfaces.

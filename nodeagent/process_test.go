@@ -371,7 +371,7 @@ func (p *process) change(name string, edit func(*purelbv1.AnnouncementSpec)) {
 func (p *process) holds(address string) bool {
 	o, _ := p.kernel.Observe()
 	for _, a := range o.Addresses {
-		if a.Ours && a.Prefix.Addr().String() == address {
+		if a.IsOurs && a.Prefix.Addr().String() == address {
 			return true
 		}
 	}

@@ -91,7 +91,7 @@ func proxyAddrs(observed plan.Observed) []netip.Addr {
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
 	for _, a := range observed.Addresses {
 		addr := a.Prefix.Addr()
-		if !a.Ours && !a.Temporary && addr.IsGlobalUnicast() && len(addrs) < maxProxyAddrs {
+		if !a.IsOurs && !a.IsTemporary && addr.IsGlobalUnicast() && len(addrs) < maxProxyAddrs {
 			addrs = append(addrs, addr)
 		}
 	}

@@ -35,7 +35,8 @@ func putMany(k *linktest.Kernel, count int) []purelbv1.AnnouncedAddress {
 		entries[i] = local(address)
 		lifetime := time.Duration(150+i*7%50) * time.Second
 		k.Put(plan.Address{
-			Interface: "eth0", Prefix: netip.MustParsePrefix(address + "/32"), Ours: true, Valid: lifetime, Preferred: lifetime,
+			Interface: "eth0", Prefix: netip.MustParsePrefix(address + "/32"), IsOurs: true,
+			Valid: lifetime, Preferred: lifetime,
 			NoPrefixRoute: true,
 		})
 	}

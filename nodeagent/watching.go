@@ -211,7 +211,7 @@ func (w *watching) exchange(ctx context.Context, l *watchedLink) (err error) {
 
 // round ends a round of all Watchers of a link, and begins the next one.
 func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error {
-	facts := watch.Facts{CanHear: w.defender.isLinkUp(l.iface), IsFresh: w.freshness.isFresh()}
+	facts := watch.RoundInputs{CanHear: w.defender.isLinkUp(l.iface), IsAgentFresh: w.freshness.isFresh()}
 	w.mu.Lock()
 	err := x.Drain(func(h neigh.Heard) {
 		answer := watch.Answer{Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String(), IsDirect: h.IsDirect}

@@ -497,7 +497,7 @@ func TestWireOwnAddressFirst(t *testing.T) {
 		all := slices.DeleteFunc(
 			o.Addresses, func(a plan.Address) bool { return a.Interface != "eth0" || a.Prefix.Addr().Is6() },
 		)
-		return len(all) == 3 && !all[0].Ours
+		return len(all) == 3 && !all[0].IsOurs
 	}
 	nstest.Run(t, "ip addr del 192.0.2.11/24 dev eth0")
 	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")

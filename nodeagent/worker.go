@@ -347,7 +347,7 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	if err := a.removeVirtual(decision); err != nil {
 		return 0, errors.Join(errs, err) // not reported: the agent may be removed once it has reported
 	}
-	outcomes.Contests, outcomes.Notes = a.defender.contests(), a.problemNotes()
+	outcomes.Rivals, outcomes.Notes = a.defender.rivals(), a.problemNotes()
 	memory, conclusion := plan.Conclude(memory, inputs, decision, outcomes)
 	a.state.memory = memory
 
@@ -395,7 +395,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 		Observed:            observed,
 		Held:                held,
 		Yields:              yields,
-		CheckedChallenges:   a.defender.checkedChallenges(),
+		CheckedContests:     a.defender.checkedContests(),
 		ProbeAnswers:        a.prober.takeAnswers(),
 		Claims:              a.watching.takeClaims(),
 	}, nil

@@ -228,7 +228,8 @@ func newWorld(t testing.TB, objects ...client.Object) *world {
 	w := &world{
 		t: t,
 		kernel: linktest.New(
-			plan.Link{Name: "lo", Loopback: true}, plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true},
+			plan.NetworkInterface{Name: "lo", IsLoopback: true},
+			plan.NetworkInterface{Name: "eth0", MAC: "02:00:00:00:00:0a", IsUp: true},
 		),
 		neighbours: &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}, broken: map[string]error{}},
 		turn:       make(chan struct{}, 1),

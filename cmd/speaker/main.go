@@ -45,8 +45,8 @@ const (
 	restoreCheckInterval = 30 * time.Second
 )
 
-// nodeNameField is the field of NodeRoutings by which the API server selects.
-const nodeNameField = "spec.nodeName"
+// nodeOfRoutingField is the field of NodeRoutings by which the API server selects.
+const nodeOfRoutingField = "spec.nodeName"
 
 // version is the version of the program; the linker sets it.
 var version = "dev"
@@ -132,7 +132,7 @@ func run(ctx context.Context, o options) error {
 		Read: func(ctx context.Context) (string, error) {
 			list := &purelbv1.NodeRoutingList{}
 			err := mgr.GetAPIReader().List(
-				ctx, list, client.InNamespace(o.namespace), client.MatchingFields{nodeNameField: o.nodeName},
+				ctx, list, client.InNamespace(o.namespace), client.MatchingFields{nodeOfRoutingField: o.nodeName},
 			)
 			return list.ResourceVersion, err
 		}}
@@ -169,7 +169,7 @@ func newManager(config *rest.Config, o options) (ctrl.Manager, error) {
 			ByObject: map[client.Object]cache.ByObject{
 				&purelbv1.NodeRouting{}: {
 					Namespaces: map[string]cache.Config{o.namespace: {}},
-					Field:      fields.OneTermEqualSelector(nodeNameField, o.nodeName),
+					Field:      fields.OneTermEqualSelector(nodeOfRoutingField, o.nodeName),
 				},
 			},
 		},

@@ -113,9 +113,9 @@ func (in *Inputs) isKeptFrom(s *Service, a netip.Addr) bool {
 	return in.reservationsWith(a).areKeptFrom(s.String(), a)
 }
 
-// ownerFor names the Service that an address is kept for, to the users of the Service's
+// reservedForText names the Service that an address is kept for, to the users of the Service's
 // namespace.
-func (d *decision) ownerFor(a netip.Addr) string {
+func (d *decision) reservedForText(a netip.Addr) string {
 	namespace, name, _ := strings.Cut(d.reservationsWith(a)[a], "/")
 	return NameFor(d.Namespace, types.NamespacedName{Namespace: namespace, Name: name})
 }
@@ -126,7 +126,7 @@ func (d *decision) refuseReserved(a netip.Addr) *refusal {
 		return nil
 	}
 	return refuse(
-		v1.ReasonAddressInUse, "%s is reserved for %s: no other Service gets it, and none shares it", a, d.ownerFor(a),
+		v1.ReasonAddressInUse, "%s is reserved for %s: no other Service gets it, and none shares it", a, d.reservedForText(a),
 	)
 }
 
@@ -167,7 +167,7 @@ func (d *decision) groupOfReservation() string {
 func (d *decision) warnOfReservedAddresses(kept []netip.Addr) {
 	for _, a := range kept {
 		if d.isKeptFrom(&d.Service, a) {
-			d.warn("%s is reserved for %s: this one keeps it until it asks for another one", a, d.ownerFor(a))
+			d.warn("%s is reserved for %s: this one keeps it until it asks for another one", a, d.reservedForText(a))
 		}
 	}
 }

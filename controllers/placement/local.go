@@ -99,15 +99,15 @@ func (p *placer) noteFailover(a *Address, holder *assignment) {
 		if isLast && v1.EpochOf(e.Spec.Successors, holder.Node) != holder.Spec.Epoch {
 			p.result.FailedOver[a.Addr] = Move{
 				Kind: Failover, Cause: CauseLease, From: e.Node, To: holder.Node,
-				Message: howClaimed(holder) + ": " + e.Node + " " + reasonAgainst(e.node, a, holdChecks),
+				Message: explainClaim(holder) + ": " + e.Node + " " + reasonAgainst(e.node, a, holdChecks),
 			}
 			return
 		}
 	}
 }
 
-// howClaimed says in words how a node could claim the address of one whose agent is silent.
-func howClaimed(holder *assignment) string {
+// explainClaim says in words how a node could claim the address of one whose agent is silent.
+func explainClaim(holder *assignment) string {
 	if holder.Spec.ClaimPolicy == v1.ClaimTakeover {
 		return "it was taken over, although its node still answered for it"
 	}

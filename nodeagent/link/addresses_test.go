@@ -76,23 +76,24 @@ func TestAddresses(t *testing.T) {
 		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever,
 	}
 	v4 := plan.Address{
-		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Ours: true,
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), IsOurs: true,
 		Valid: 300 * time.Second, Preferred: 300 * time.Second, NoPrefixRoute: true,
 	}
 	v6 := plan.Address{
-		Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64"), Ours: true,
+		Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64"), IsOurs: true,
 		Valid: 300 * time.Second, Preferred: 0, NoPrefixRoute: true,
 	}
 	forever := plan.Address{
-		Interface: "eth0", Prefix: netip.MustParsePrefix("198.51.100.1/32"), Ours: true, Valid: plan.Forever,
+		Interface: "eth0", Prefix: netip.MustParsePrefix("198.51.100.1/32"), IsOurs: true, Valid: plan.Forever,
 		Preferred: plan.Forever,
 	}
 	forever6 := plan.Address{
-		Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8:1::1/128"), Ours: true, Valid: plan.Forever,
+		Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8:1::1/128"), IsOurs: true, Valid: plan.Forever,
 		Preferred: plan.Forever,
 	}
 	deprecated := plan.Address{
-		Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8:2::1/128"), Ours: true, Valid: plan.Forever, Preferred: 0,
+		Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8:2::1/128"), IsOurs: true,
+		Valid: plan.Forever, Preferred: 0,
 	}
 
 	ours := []plan.Address{v4, v6, forever, forever6, deprecated}
@@ -226,15 +227,15 @@ func TestObserve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	links := map[string]plan.Link{}
-	for _, l := range o.Links {
+	links := map[string]plan.NetworkInterface{}
+	for _, l := range o.Interfaces {
 		links[l.Name] = l
 	}
-	if diff := cmp.Diff(plan.Link{Name: "eth0", Kind: "veth", MAC: "02:00:00:00:00:01", Up: true},
+	if diff := cmp.Diff(plan.NetworkInterface{Name: "eth0", Kind: "veth", MAC: "02:00:00:00:00:01", IsUp: true},
 		links["eth0"]); diff != "" {
 		t.Errorf("eth0 (-want +got):\n%s", diff)
 	}
-	if l := links["lo"]; !l.Loopback || l.Up {
+	if l := links["lo"]; !l.IsLoopback || l.IsUp {
 		t.Errorf("lo: %+v", l)
 	}
 
@@ -269,7 +270,7 @@ func TestObserve(t *testing.T) {
 	up := true
 	for deadline := time.Now().Add(patience); up && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		o, _ = n.Observe()
-		up = slices.ContainsFunc(o.Links, func(l plan.Link) bool { return l.Name == "eth0" && l.Up })
+		up = slices.ContainsFunc(o.Interfaces, func(l plan.NetworkInterface) bool { return l.Name == "eth0" && l.IsUp })
 	}
 	if up {
 		t.Error("eth0 is reported as up without a carrier")
@@ -508,10 +509,10 @@ func TestReceiveOverrun(t *testing.T) {
 func TestFaultManyLinks(t *testing.T) {
 	n := addVethPair(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	calls := make(chan []plan.Link, 1)
+	calls := make(chan []plan.NetworkInterface, 1)
 	done := make(chan error, 1)
 	go func() {
-		done <- n.WatchLinks(ctx, func(links []plan.Link) {
+		done <- n.WatchLinks(ctx, func(links []plan.NetworkInterface) {
 			select {
 			case <-calls: // only the newest call counts
 			default:
@@ -528,7 +529,7 @@ func TestFaultManyLinks(t *testing.T) {
 				got = map[string]bool{}
 				for _, l := range links {
 					if l.Name != "lo" {
-						got[l.Name] = l.Up
+						got[l.Name] = l.IsUp
 					}
 				}
 				if cmp.Equal(want, got) {
@@ -574,7 +575,8 @@ func TestAddDelivers(t *testing.T) {
 	for i := range 500 {
 		addr := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte(i >> 8), 15: byte(i)})
 		a := plan.Address{
-			Interface: "eth0", Prefix: netip.PrefixFrom(addr, 128), Ours: true, Valid: plan.Forever, Preferred: 0,
+			Interface: "eth0", Prefix: netip.PrefixFrom(addr, 128), IsOurs: true,
+			Valid: plan.Forever, Preferred: 0,
 		}
 		if err := n.Add(a); err != nil {
 			t.Fatal(err)

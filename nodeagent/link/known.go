@@ -26,7 +26,7 @@ type known struct {
 	// mu is held over a listing of addresses, and over each of the agent's changes, until the addresses are noted. So
 	// a notification is compared with all that the agent has changed before.
 	mu     sync.Mutex
-	links  []plan.Link
+	links  []plan.NetworkInterface
 	routes []plan.Route
 	// nameByIndex has the names of the links.
 	nameByIndex map[int]string
@@ -104,7 +104,7 @@ func (k *known) forget() {
 }
 
 // noteListed replaces links and routes by those that the kernel has listed.
-func (k *known) noteListed(links []plan.Link, nameByIndex map[int]string, routes []plan.Route) {
+func (k *known) noteListed(links []plan.NetworkInterface, nameByIndex map[int]string, routes []plan.Route) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.links, k.nameByIndex, k.routes = links, nameByIndex, routes
@@ -180,7 +180,8 @@ func (k *known) observed(now time.Time, isRecorded func(ownedAddress) bool) plan
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	o := plan.Observed{
-		Links: slices.Clone(k.links), Routes: slices.Clone(k.routes), Addresses: make([]plan.Address, 0, len(k.indexByKey)),
+		Interfaces: slices.Clone(k.links), Routes: slices.Clone(k.routes),
+		Addresses: make([]plan.Address, 0, len(k.indexByKey)),
 	}
 	for i := range k.addresses {
 		a := &k.addresses[i]
@@ -190,7 +191,7 @@ func (k *known) observed(now time.Time, isRecorded func(ownedAddress) bool) plan
 		}
 		address := plan.Address(a.facts)
 		address.Interface, address.Prefix = name, a.key.prefix
-		address.Ours = address.Ours || isRecorded(ownedAddress{a.key.interfaceIndex, a.key.prefix})
+		address.IsOurs = address.IsOurs || isRecorded(ownedAddress{a.key.interfaceIndex, a.key.prefix})
 		address.Valid, address.Preferred = left(address.Valid, now.Sub(a.at)), left(address.Preferred, now.Sub(a.at))
 		o.Addresses = append(o.Addresses, address)
 	}

@@ -17,7 +17,7 @@ import (
 // notifications were lost.
 type linkTable struct {
 	mu          sync.Mutex
-	linkByIndex map[int32]plan.Link
+	linkByIndex map[int32]plan.NetworkInterface
 }
 
 // list replaces the table's links by those that the kernel lists.
@@ -28,7 +28,7 @@ func (t *linkTable) list(n *Netlink) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.linkByIndex = make(map[int32]plan.Link, len(listed))
+	t.linkByIndex = make(map[int32]plan.NetworkInterface, len(listed))
 	for _, l := range listed {
 		t.linkByIndex[int32(l.Attrs().Index)] = toLink(l) //nolint:gosec // the kernel counts links in 31 bits
 	}
@@ -68,7 +68,7 @@ func (t *linkTable) apply(messages []syscall.NetlinkMessage) (changed bool) {
 }
 
 // all returns the links, in no order.
-func (t *linkTable) all() []plan.Link {
+func (t *linkTable) all() []plan.NetworkInterface {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Values(t.linkByIndex))

@@ -48,7 +48,7 @@ func (n *Netlink) list(now time.Time) error {
 	for _, l := range listed {
 		nameByIndex[l.Attrs().Index] = l.Attrs().Name
 	}
-	var links []plan.Link
+	var links []plan.NetworkInterface
 	for _, l := range listed {
 		link := toLink(l)
 		link.Master = nameByIndex[l.Attrs().MasterIndex]
@@ -131,15 +131,15 @@ func (n *Netlink) NeighbourMACs(iface string, addrs []netip.Addr) []string {
 }
 
 // toLink translates what a link says of itself, which excludes the name of its Master.
-func toLink(l netlink.Link) plan.Link {
+func toLink(l netlink.Link) plan.NetworkInterface {
 	attrs := l.Attrs()
-	return plan.Link{
-		Name:     attrs.Name,
-		Kind:     l.Type(),
-		MAC:      attrs.HardwareAddr.String(),
-		Loopback: attrs.Flags&net.FlagLoopback != 0,
-		Ours:     attrs.Alias == Alias,
-		Up: attrs.Flags&net.FlagUp != 0 &&
+	return plan.NetworkInterface{
+		Name:       attrs.Name,
+		Kind:       l.Type(),
+		MAC:        attrs.HardwareAddr.String(),
+		IsLoopback: attrs.Flags&net.FlagLoopback != 0,
+		IsOurs:     attrs.Alias == Alias,
+		IsUp: attrs.Flags&net.FlagUp != 0 &&
 			(attrs.OperState == netlink.OperUp || attrs.OperState == netlink.OperUnknown),
 	}
 }
@@ -153,13 +153,13 @@ func withoutInterface(a *netlink.Addr) (plan.Address, bool) {
 	}
 	return plan.Address{
 		Prefix:        prefix,
-		Ours:          a.Protocol == Protocol,
+		IsOurs:        a.Protocol == Protocol,
 		Valid:         time.Duration(uint32(a.ValidLft)) * time.Second,    //nolint:gosec // it is 32 bits of the kernel's
 		Preferred:     time.Duration(uint32(a.PreferedLft)) * time.Second, //nolint:gosec // it is 32 bits of the kernel's
 		NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0,
 		// For an IPv4 address the same bit means secondary.
-		Temporary:   prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0,
-		NarrowScope: a.Scope != unix.RT_SCOPE_UNIVERSE,
+		IsTemporary:    prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0,
+		HasNarrowScope: a.Scope != unix.RT_SCOPE_UNIVERSE,
 	}, true
 }
 

@@ -33,7 +33,7 @@ func TestWhoseAddresses(t *testing.T) {
 	}
 	got := map[string]bool{}
 	for _, a := range addressesOn(t, n, "eth0") {
-		got[a.Prefix.String()] = a.Ours
+		got[a.Prefix.String()] = a.IsOurs
 	}
 	want := map[string]bool{
 		"192.0.2.11/24": false, "192.0.2.12/32": false, "2001:db8::11/64": false,

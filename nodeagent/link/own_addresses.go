@@ -33,7 +33,7 @@ func (r *Reader) OwnAddresses(iface string) ([]netip.Prefix, error) {
 	addresses, err := r.Addresses(iface)
 	var own []netip.Prefix
 	for _, a := range addresses {
-		if a.Ours {
+		if a.IsOurs {
 			own = append(own, a.Prefix)
 		}
 	}
@@ -73,7 +73,7 @@ func (r *Reader) Addresses(iface string) ([]plan.Address, error) {
 			}
 			recorded = record.recorded
 		}
-		address.Ours = address.Ours || a.Protocol == 0 && recorded[ownedAddress{a.LinkIndex, address.Prefix}]
+		address.IsOurs = address.IsOurs || a.Protocol == 0 && recorded[ownedAddress{a.LinkIndex, address.Prefix}]
 		addresses = append(addresses, address)
 	}
 	return addresses, nil

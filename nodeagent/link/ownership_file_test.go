@@ -56,7 +56,7 @@ func isOursByPrefix(t *testing.T, n *Netlink) map[string]bool {
 	t.Helper()
 	ours := map[string]bool{}
 	for _, a := range addressesOn(t, n, "eth0") {
-		ours[a.Prefix.String()] = a.Ours
+		ours[a.Prefix.String()] = a.IsOurs
 	}
 	return ours
 }

@@ -44,7 +44,7 @@ func newNode(t *testing.T, promote int) (*Netlink, nstest.Neighbour) {
 // taggedAddress returns an address as the agent adds it to eth0.
 func taggedAddress(address string, bits int) plan.Address {
 	return plan.Address{
-		Interface: "eth0", Prefix: netip.PrefixFrom(netip.MustParseAddr(address), bits), Ours: true, NoPrefixRoute: true,
+		Interface: "eth0", Prefix: netip.PrefixFrom(netip.MustParseAddr(address), bits), IsOurs: true, NoPrefixRoute: true,
 		Valid: 300 * time.Second, Preferred: 300 * time.Second,
 	}
 }
@@ -91,7 +91,7 @@ func TestFaultOwnAddressReturns(t *testing.T) {
 			desired := []plan.Desired{
 				{
 					Addr: netip.MustParseAddr("192.0.2.1"), Prefix: netip.MustParsePrefix("192.0.2.1/32"), Interface: "eth0",
-					Local: true,
+					IsLocal: true,
 				},
 			}
 			ours := taggedAddress("192.0.2.1", desired[0].Prefix.Bits())
@@ -215,7 +215,7 @@ func TestFaultUpgradeLosesNothing(t *testing.T) {
 				expectNodeAddresses(t, "after the upgrade")
 				var got []string
 				for _, a := range addressesOn(t, n, "eth0") {
-					if a.Ours {
+					if a.IsOurs {
 						got = append(got, a.Prefix.String())
 					}
 				}
@@ -235,7 +235,7 @@ func applyDiff(t *testing.T, n *Netlink, olds []plan.Address) {
 	for _, old := range olds {
 		addr := old.Prefix.Addr()
 		desired = append(
-			desired, plan.Desired{Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: "eth0", Local: true},
+			desired, plan.Desired{Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: "eth0", IsLocal: true},
 		)
 	}
 	o, err := n.Observe()

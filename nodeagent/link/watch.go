@@ -86,7 +86,7 @@ func (n *Netlink) isObservedChange(m syscall.NetlinkMessage) bool {
 // single links, so that a change costs little however many links there are. After
 // notifications were lost it lists again. It returns when ctx ends, or if the first
 // subscription or listing fails.
-func (n *Netlink) WatchLinks(ctx context.Context, changed func([]plan.Link)) error {
+func (n *Netlink) WatchLinks(ctx context.Context, changed func([]plan.NetworkInterface)) error {
 	groups := []uint{unix.RTNLGRP_LINK}
 	socket, err := subscribe(groups)
 	if err != nil {

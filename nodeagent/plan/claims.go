@@ -122,12 +122,12 @@ func withClaims(desired []Desired, claims map[netip.Addr]Claim, index *successio
 // need not; later it has to, as when the node boots.
 func desiredByClaim(addr netip.Addr, c Claim, index *successionIndex, now time.Time) Desired {
 	d := Desired{
-		Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: c.Interface, Local: true, IsProvisional: true,
+		Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: c.Interface, IsLocal: true, IsProvisional: true,
 		Epoch: c.Epoch,
 	}
 	quietFor := now.Sub(c.QuietAt)
 	if quietFor >= 0 && quietFor < SilenceValid {
-		d.SkipProbe, d.SilentSince = true, c.QuietAt.Add(-c.SilentFor)
+		d.SkipsProbe, d.SilentSince = true, c.QuietAt.Add(-c.SilentFor)
 	}
 	r, isNamed := index.successionOf(addr, c)
 	if !isNamed {

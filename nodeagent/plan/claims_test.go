@@ -193,7 +193,7 @@ func TestClaimedIsHeldProvisionally(t *testing.T) {
 	_, conclusion := conclude(in, Outcomes{})
 	want := []Held{{
 		Address: Settings{Local: SettingsOf(&purelbv1.LBNodeAgent{}).Local}.kernelAddress(&Desired{
-			Addr: heldAddr, Prefix: netip.PrefixFrom(heldAddr, 32), Interface: "eth0", Local: true,
+			Addr: heldAddr, Prefix: netip.PrefixFrom(heldAddr, 32), Interface: "eth0", IsLocal: true,
 		}),
 		Epoch: 4, PreviousMACs: []string{watchedMAC}, HigherMACs: []string{higherMAC}, LowerMACs: []string{lowerMAC},
 		IsProvisional: true,
@@ -285,7 +285,7 @@ func TestHolderKnowsItsSuccessors(t *testing.T) {
 	desired, _ := MergeDesired([]purelbv1.Announcement{first, second}, nil)
 	var got []string
 	for _, d := range desired {
-		got = append(got, fmt.Sprint(d.Addr, d.HigherMACs, d.Challenge))
+		got = append(got, fmt.Sprint(d.Addr, d.HigherMACs, d.Contest))
 	}
 	want := []string{
 		"192.0.2.1 [] {0  []}",
@@ -323,7 +323,7 @@ func TestStatusWaitsForTheCheck(t *testing.T) {
 		in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32"))
 		in.Announcements[0].Spec.Successors = []purelbv1.StandbyNode{{NodeName: "node2", MACs: c.macs}}
 		in.Announcements[0].Status.ObservedGeneration = 6
-		in.CheckedChallenges = map[netip.Addr]int64{heldAddr: c.checked}
+		in.CheckedContests = map[netip.Addr]int64{heldAddr: c.checked}
 		if _, conclusion := conclude(in, c.outcomes); conclusion.Statuses[0].ObservedGeneration != c.want {
 			t.Errorf("%s: observed generation %d, want %d", name, conclusion.Statuses[0].ObservedGeneration, c.want)
 		}

@@ -27,14 +27,14 @@ type Outcomes struct {
 	// be made.
 	VirtualKind string
 	VirtualErr  error
-	// Contests are claims of other stations that were heard lately.
-	Contests map[netip.Addr]Contest
+	// Rivals are claims of other stations that were heard lately.
+	Rivals map[netip.Addr]Rival
 	// Notes are added to the Ready conditions.
 	Notes []string
 }
 
-// Contest is a claim of an address of the node's by another station.
-type Contest struct {
+// Rival is a claim of an address of the node's by another station.
+type Rival struct {
 	MAC string
 	// Left is for how long the claim is still reported.
 	Left time.Duration
@@ -92,7 +92,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 		c.DecideIn = Earliest(c.DecideIn, ProxyRetry)
 	}
 	maps.Copy(results, decision.invalid)
-	c.noteContests(outcomes.Contests, results, resultOf)
+	c.noteRivals(outcomes.Rivals, results, resultOf)
 	isAnnounced := func(addr netip.Addr) bool { return resultOf(addr).State == purelbv1.StateAnnounced }
 	c.Held = append(heldAsDesired(decision.Settings, decision.desired, isAnnounced),
 		heldThoughNotDesired(decision.Settings, decision.kept)...)
@@ -114,7 +114,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 		Note:      outcomes.note(decision.EnsureVirtual), Now: now,
 	})
 	for i := range in.Announcements {
-		if awaitsCheck(decision.desired, &in.Announcements[i], in.CheckedChallenges, isAnnounced) {
+		if awaitsCheck(decision.desired, &in.Announcements[i], in.CheckedContests, isAnnounced) {
 			c.Statuses[i] = in.Announcements[i].Status
 		}
 	}
@@ -124,9 +124,9 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 	return memory, c
 }
 
-// noteContests makes the results of announced addresses say which station claims them, too.
-func (c *Conclusion) noteContests(
-	contests map[netip.Addr]Contest, results map[netip.Addr]Result, resultOf func(netip.Addr) Result,
+// noteRivals makes the results of announced addresses say which station claims them, too.
+func (c *Conclusion) noteRivals(
+	contests map[netip.Addr]Rival, results map[netip.Addr]Result, resultOf func(netip.Addr) Result,
 ) {
 	for addr, contest := range contests {
 		result := resultOf(addr)
@@ -173,7 +173,7 @@ func statuses(in *Inputs, report Report) []purelbv1.AnnouncementStatus {
 	return all
 }
 
-// awaitsCheck reports whether the status of an Announcement has to wait, as a Challenge of one of
+// awaitsCheck reports whether the status of an Announcement has to wait, as a Contest of one of
 // its addresses is being checked: once the status is of the Announcement's generation, the manager
 // takes it for the answer.
 func awaitsCheck(
@@ -185,7 +185,7 @@ func awaitsCheck(
 		}
 		addr := parsed(e.Address)
 		return slices.ContainsFunc(desired, func(d Desired) bool {
-			isUnchecked := d.Challenge.MAC != "" && checked[d.Addr] < d.Challenge.Epoch
+			isUnchecked := d.Contest.MAC != "" && checked[d.Addr] < d.Contest.Epoch
 			return isUnchecked && d.Addr == addr && isAnnounced(d.Addr)
 		})
 	})

@@ -41,7 +41,7 @@ func TestHeldAndAnnounced(t *testing.T) {
 		held = append(
 			held,
 			fmt.Sprintf(
-				"%s %s epoch %d undefended %v previous %v", h.Interface, h.Prefix, h.Epoch, h.Undefended, h.PreviousMACs,
+				"%s %s epoch %d undefended %v previous %v", h.Interface, h.Prefix, h.Epoch, h.IsUndefended, h.PreviousMACs,
 			),
 		)
 	}
@@ -82,16 +82,16 @@ func TestHeldAndAnnounced(t *testing.T) {
 func TestContestsAreReported(t *testing.T) {
 	t.Parallel()
 	in := inputsFor(virtual("198.51.100.1", 32), virtual("198.51.100.2", 32), local("192.0.2.1", 24, leaving))
-	contests := map[netip.Addr]Contest{
+	contests := map[netip.Addr]Rival{
 		netip.MustParseAddr("198.51.100.1"): {MAC: stranger, Left: 20 * time.Second},
 		netip.MustParseAddr("198.51.100.2"): {MAC: otherStranger, Left: 10 * time.Second},
 		heldAddr:                            {MAC: stranger, Left: time.Second}, // not announced
 	}
 	for i := range 20 { // not desired
-		contests[nth(i)] = Contest{MAC: stranger, Left: time.Second}
+		contests[nth(i)] = Rival{MAC: stranger, Left: time.Second}
 	}
 	for range 5 { // in whatever order
-		_, conclusion := conclude(in, Outcomes{Contests: contests})
+		_, conclusion := conclude(in, Outcomes{Rivals: contests})
 		if conclusion.DecideIn != 10*time.Second {
 			t.Errorf("decides again in %s, want 10 s", conclusion.DecideIn)
 		}

@@ -129,14 +129,14 @@ func Decide(memory Memory, in Inputs) (Memory, Decision) {
 	return d.memory, d.Decision
 }
 
-// reaffirm finds the addresses whose claim by another node was a Challenge until now, and is none any more:
+// reaffirm finds the addresses whose claim by another node was a Contest until now, and is none any more:
 // the manager has ended the claim in favour of the holder, or the other node has given it up.
 func (d *decisionBuilder) reaffirm() {
 	for i := range d.desired {
 		want := &d.desired[i]
 		h, isHeld := d.in.Held[want.Addr]
-		hasEnded := h.Challenge.Epoch > 0 && want.Challenge.Epoch == 0
-		if isHeld && hasEnded && !want.HandingOver && want.Interface == h.Interface {
+		hasEnded := h.Contest.Epoch > 0 && want.Contest.Epoch == 0
+		if isHeld && hasEnded && !want.IsHandingOver && want.Interface == h.Interface {
 			d.Reaffirmed = append(d.Reaffirmed, *want)
 		}
 	}
@@ -171,9 +171,10 @@ func (d *decisionBuilder) compare() {
 	d.desired = withClaims(d.desired, d.memory.Claims, d.successionIndex, d.in.Now)
 	observed := d.in.Observed
 	if virtual := d.Settings.Selection.VirtualInterface; hasVirtual(d.desired, virtual) {
-		d.EnsureVirtual, d.IsVirtualMissing = virtual, !observed.HasLink(virtual)
+		d.EnsureVirtual, d.IsVirtualMissing = virtual, !observed.HasInterface(virtual)
 		if d.IsVirtualMissing {
-			observed.Links = append(slices.Clip(observed.Links), Link{Name: virtual, Ours: true, Up: true})
+			made := NetworkInterface{Name: virtual, IsOurs: true, IsUp: true}
+			observed.Interfaces = append(slices.Clip(observed.Interfaces), made)
 		}
 	}
 	d.plan = Diff(d.Settings, d.desired, observed, d.in.IsUpToDate && !d.in.IsOffline)
@@ -219,7 +220,7 @@ func (d *decisionBuilder) awaitProxy() {
 	since := map[netip.Addr]time.Time{}
 	for i := range d.plan.Operations {
 		op := &d.plan.Operations[i]
-		if op.Kind != Add || op.InPlace || op.Desired.Local || op.Desired.HealthPort == 0 {
+		if op.Kind != Add || op.InPlace || op.Desired.IsLocal || op.Desired.HealthPort == 0 {
 			continue
 		}
 		addr := op.Desired.Addr
@@ -242,8 +243,8 @@ func (d *decisionBuilder) removeVirtualInterfaces() {
 	isGoing := !slices.ContainsFunc(d.in.Announcements, func(ann purelbv1.Announcement) bool {
 		return !ann.Spec.AgentLeaving || len(ann.Spec.Addresses) > 0
 	})
-	for _, l := range d.in.Observed.Links {
-		if l.Ours && (isGoing || l.Name != d.Settings.Selection.VirtualInterface) {
+	for _, l := range d.in.Observed.Interfaces {
+		if l.IsOurs && (isGoing || l.Name != d.Settings.Selection.VirtualInterface) {
 			d.RemoveVirtual = append(d.RemoveVirtual, l.Name)
 		}
 	}

@@ -135,7 +135,7 @@ func (h *decisionHistory) change() {
 		h.note("the kernel refuses %s: %v", addr, h.refused[addr])
 	case 8:
 		i := h.random.IntN(len(h.kernel))
-		if a := h.kernel[i]; a.Ours {
+		if a := h.kernel[i]; a.IsOurs {
 			h.kernel = slices.Delete(slices.Clone(h.kernel), i, i+1)
 			h.note("stripped %s", a.Prefix)
 		}
@@ -247,7 +247,7 @@ func (h *decisionHistory) deleteOrRestoreAnnouncement() {
 
 func (h *decisionHistory) remove(a Address) {
 	h.kernel = slices.DeleteFunc(slices.Clone(h.kernel), func(b Address) bool {
-		return b.Ours && a.Interface == b.Interface && a.Prefix == b.Prefix
+		return b.IsOurs && a.Interface == b.Interface && a.Prefix == b.Prefix
 	})
 }
 
@@ -259,7 +259,8 @@ func (h *decisionHistory) inputs() Inputs {
 		Announcements: slices.Clone(h.announcements), CommonAnnouncements: h.common, IsUpToDate: h.isUpToDate,
 		IsOffline: h.isOffline,
 		Observed: Observed{
-			Links: []Link{{Name: "eth0", Up: true}, {Name: "kube-lb0", Ours: true, Up: true}}, Addresses: slices.Clone(h.kernel),
+			Interfaces: []NetworkInterface{{Name: "eth0", IsUp: true}, {Name: "kube-lb0", IsOurs: true, IsUp: true}},
+			Addresses:  slices.Clone(h.kernel),
 		},
 		Held: maps.Clone(h.defence.Held), Yields: maps.Clone(h.defence.Yields),
 		Standbys: h.standbys, Claims: h.claims,
@@ -291,7 +292,8 @@ func copyOf(in Inputs, m Memory) (Inputs, Memory) {
 	for i := range in.CommonAnnouncements {
 		in.CommonAnnouncements[i] = *in.CommonAnnouncements[i].DeepCopy()
 	}
-	in.Observed.Addresses, in.Observed.Links = slices.Clone(in.Observed.Addresses), slices.Clone(in.Observed.Links)
+	in.Observed.Addresses = slices.Clone(in.Observed.Addresses)
+	in.Observed.Interfaces = slices.Clone(in.Observed.Interfaces)
 	in.Held, in.Yields = maps.Clone(in.Held), maps.Clone(in.Yields)
 	in.ProbeAnswers = slices.Clone(in.ProbeAnswers)
 	m.AskingObjects, m.MissingSince = maps.Clone(m.AskingObjects), maps.Clone(m.MissingSince)
@@ -322,9 +324,9 @@ func (h *decisionHistory) decide() Decision {
 	h.memory = next
 	for _, a := range h.kernel {
 		isHeld := slices.ContainsFunc(
-			conclusion.Held, func(held Held) bool { return held.Prefix == a.Prefix && held.Undefended },
+			conclusion.Held, func(held Held) bool { return held.Prefix == a.Prefix && held.IsUndefended },
 		)
-		if decision.IsNothingKnown && a.Ours && a.Interface == "eth0" && !isHeld {
+		if decision.IsNothingKnown && a.IsOurs && a.Interface == "eth0" && !isHeld {
 			h.fail("%s is not kept while nothing is known", a.Prefix)
 		}
 	}
@@ -356,7 +358,7 @@ func (h *decisionHistory) same(what string, want, got any) {
 func (h *decisionHistory) check(in *Inputs, decision Decision) {
 	has := func(a Address) bool {
 		return slices.ContainsFunc(
-			h.kernel, func(b Address) bool { return b.Ours && a.Interface == b.Interface && a.Prefix == b.Prefix },
+			h.kernel, func(b Address) bool { return b.IsOurs && a.Interface == b.Interface && a.Prefix == b.Prefix },
 		)
 	}
 	isWithdrawingForbidden := decision.IsNothingKnown || in.IsOffline ||
@@ -408,7 +410,7 @@ func (h *decisionHistory) isClaimed(in *Inputs, addr netip.Addr) bool {
 // checkAdd fails if an address is added without asking that the node may not just take.
 func (h *decisionHistory) checkAdd(in *Inputs, op Operation) {
 	d := op.Desired
-	if !d.Local {
+	if !d.IsLocal {
 		return
 	}
 	silentAt, wasSilent := h.silentAt[targetOf(d)]
@@ -417,7 +419,7 @@ func (h *decisionHistory) checkAdd(in *Inputs, op Operation) {
 	isRepair := isHeld && held.Epoch == d.Epoch
 	yield, isYielded := in.Yields[d.Addr]
 	mayReclaim := op.Reclaim && yield.IsSilent(h.now) && hasAsked
-	mayTakeOver := d.Takeover && in.IsUpToDate && !in.IsOffline || d.IsProvisional && d.SkipProbe
+	mayTakeOver := d.IsTakeover && in.IsUpToDate && !in.IsOffline || d.IsProvisional && d.SkipsProbe
 	switch isYielded = isYielded && yield.covers(d); {
 	case isYielded && !mayReclaim:
 		h.fail("adds %s, which is yielded, unasked", d.Addr)
@@ -491,7 +493,7 @@ func (h *decisionHistory) settle() {
 		want = append(want, "198.51.100.1/32", "198.51.100.2/32")
 	}
 	for _, a := range h.kernel {
-		if a.Ours {
+		if a.IsOurs {
 			got = append(got, a.Prefix.String())
 		}
 	}
@@ -504,7 +506,7 @@ func (h *decisionHistory) settle() {
 	if !slices.Equal(want, got) {
 		h.fail("the kernel has %v, want %v", got, want)
 	}
-	if n := len(slices.DeleteFunc(slices.Clone(h.kernel), func(a Address) bool { return a.Ours })); n != 3 {
+	if n := len(slices.DeleteFunc(slices.Clone(h.kernel), func(a Address) bool { return a.IsOurs })); n != 3 {
 		h.fail("%d addresses of others are left of 3", n)
 	}
 }

@@ -22,9 +22,9 @@ func inputsFor(entries ...purelbv1.AnnouncedAddress) Inputs {
 	return Inputs{
 		Now: begin, LBNodeAgentName: "default", LBNodeAgent: &purelbv1.LBNodeAgent{}, IsUpToDate: true, IsFirstReported: true,
 		Announcements: []purelbv1.Announcement{ann},
-		Observed: Observed{Links: []Link{
-			{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:11", Up: true}, {
-				Name: "kube-lb0", Kind: "dummy", Ours: true, Up: true,
+		Observed: Observed{Interfaces: []NetworkInterface{
+			{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:11", IsUp: true}, {
+				Name: "kube-lb0", Kind: "dummy", IsOurs: true, IsUp: true,
 			},
 		}, Addresses: []Address{ownAddress}},
 	}
@@ -47,7 +47,7 @@ func operationsOf(decision Decision) []string {
 // no other case.
 func TestReaffirm(t *testing.T) {
 	t.Parallel()
-	challenged := func(h *Held) { h.Challenge = Challenge{Epoch: 3, MAC: "02:00:00:00:00:12"} }
+	withContest := func(h *Held) { h.Contest = Contest{Epoch: 3, MAC: "02:00:00:00:00:12"} }
 	contested := func(a *purelbv1.AnnouncedAddress) {
 		a.ContestedBy = &purelbv1.Successor{NodeName: "node2", Epoch: 3}
 	}
@@ -57,18 +57,18 @@ func TestReaffirm(t *testing.T) {
 		want  int
 	}{
 		"the manager refutes the claim": {
-			heldOn("eth0", heldAddr, challenged), func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }, 1,
+			heldOn("eth0", heldAddr, withContest), func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }, 1,
 		},
-		"the other node gives up": {heldOn("eth0", heldAddr, challenged), func(*purelbv1.AnnouncedAddress) {}, 1},
-		"the claim goes on":       {heldOn("eth0", heldAddr, challenged), contested, 0},
+		"the other node gives up": {heldOn("eth0", heldAddr, withContest), func(*purelbv1.AnnouncedAddress) {}, 1},
+		"the claim goes on":       {heldOn("eth0", heldAddr, withContest), contested, 0},
 		"the claim begins":        {heldOn("eth0", heldAddr), contested, 0},
 		"there was no claim":      {heldOn("eth0", heldAddr), func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }, 0},
-		"it was held elsewhere":   {heldOn("eth1", heldAddr, challenged), func(*purelbv1.AnnouncedAddress) {}, 0},
+		"it was held elsewhere":   {heldOn("eth1", heldAddr, withContest), func(*purelbv1.AnnouncedAddress) {}, 0},
 		"another address was held": {
-			heldOn("eth0", netip.MustParseAddr("192.0.2.2"), challenged), func(*purelbv1.AnnouncedAddress) {}, 0,
+			heldOn("eth0", netip.MustParseAddr("192.0.2.2"), withContest), func(*purelbv1.AnnouncedAddress) {}, 0,
 		},
 		"it is handed over": {
-			heldOn("eth0", heldAddr, challenged), func(a *purelbv1.AnnouncedAddress) { a.HandingOver = true }, 0,
+			heldOn("eth0", heldAddr, withContest), func(a *purelbv1.AnnouncedAddress) { a.HandingOver = true }, 0,
 		},
 	} {
 		in := inputsFor(local("192.0.2.1", 24))
@@ -196,8 +196,9 @@ func TestVirtualInterfacesOfNoUseAreRemoved(t *testing.T) {
 		},
 	} {
 		in := inputsFor(c.entries...)
-		in.Observed.Links = append(
-			in.Observed.Links, Link{Name: "old-lb0", Ours: true}, Link{Name: "kube-ipvs0", Kind: "dummy"},
+		in.Observed.Interfaces = append(
+			in.Observed.Interfaces, NetworkInterface{Name: "old-lb0", IsOurs: true},
+			NetworkInterface{Name: "kube-ipvs0", Kind: "dummy"},
 		)
 		if c.edit != nil {
 			c.edit(&in.Announcements[0])
@@ -229,7 +230,7 @@ func TestVirtualInterfaceIsMadeWhereItIsNeeded(t *testing.T) {
 	} {
 		in := inputsFor(c.entry)
 		if !c.isThere {
-			in.Observed.Links = in.Observed.Links[:1]
+			in.Observed.Interfaces = in.Observed.Interfaces[:1]
 		}
 		_, decision := Decide(Memory{}, in)
 		if decision.EnsureVirtual != c.ensure || decision.IsVirtualMissing != c.isMissing {
@@ -284,7 +285,7 @@ func TestNothingKnown(t *testing.T) {
 		_, conclusion := Conclude(memory, in, decision, Outcomes{})
 		var held []string
 		for _, h := range conclusion.Held {
-			held = append(held, fmt.Sprintf("%s undefended %v", h.Prefix, h.Undefended))
+			held = append(held, fmt.Sprintf("%s undefended %v", h.Prefix, h.IsUndefended))
 		}
 		if diff := cmp.Diff([]string{"192.0.2.1/32 undefended true", "192.0.2.9/32 undefended true"}, held); diff != "" ||
 			conclusion.Statuses != nil || conclusion.Announced != nil {
@@ -299,7 +300,7 @@ func TestOffline(t *testing.T) {
 	t.Parallel()
 	in := inputsFor(local("192.0.2.1", 24, takeover), local("192.0.2.2", 24))
 	in.IsOffline = true
-	in.Observed.Links = append(in.Observed.Links, Link{Name: "eth1", Up: true})
+	in.Observed.Interfaces = append(in.Observed.Interfaces, NetworkInterface{Name: "eth1", IsUp: true})
 	in.Observed.Addresses = []Address{
 		ownAddress, on("eth0", "192.0.2.9/32", left(210*time.Second)), on("eth1", "192.0.2.2/32"),
 		on("eth0", "192.0.2.8/32", left(time.Second)),

@@ -58,8 +58,8 @@ type Watch struct {
 	AnsweredAt map[string]time.Time
 	// Checks are the stations that are being asked by themselves, by MAC.
 	Checks map[string]*Check
-	// CheckedChallenge is the epoch of the last Challenge that was checked.
-	CheckedChallenge int64
+	// CheckedContest is the epoch of the last Contest that was checked.
+	CheckedContest int64
 	// Rival is the station that is reported to claim the address, RivalSince since when, and
 	// RivalClaimedAt when it last did.
 	Rival                      string
@@ -78,7 +78,7 @@ func (d *Defence) SetHeld(held []Held) {
 		if d.Watches[addr] == nil {
 			d.Watches[addr] = &Watch{}
 		}
-		if h.Undefended { // the next holder may be the previous one
+		if h.IsUndefended { // the next holder may be the previous one
 			d.Watches[addr].RepeatUntil = time.Time{}
 		}
 	}
@@ -148,12 +148,12 @@ func (d *Defence) Sender(iface string, addr netip.Addr) netip.Addr {
 	return Sender(d.NodeAddresses, iface, addr)
 }
 
-// Contests returns the claims of held addresses that were heard lately.
-func (d *Defence) Contests(now time.Time) map[netip.Addr]Contest {
-	contests := map[netip.Addr]Contest{}
+// Rivals returns the claims of held addresses that were heard lately.
+func (d *Defence) Rivals(now time.Time) map[netip.Addr]Rival {
+	contests := map[netip.Addr]Rival{}
 	for addr, w := range d.Watches {
-		if left := ContestFor - now.Sub(w.RivalClaimedAt); !w.RivalClaimedAt.IsZero() && left > 0 {
-			contests[addr] = Contest{MAC: w.Rival, Left: left}
+		if left := RivalFor - now.Sub(w.RivalClaimedAt); !w.RivalClaimedAt.IsZero() && left > 0 {
+			contests[addr] = Rival{MAC: w.Rival, Left: left}
 		}
 	}
 	return contests

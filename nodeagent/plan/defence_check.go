@@ -26,10 +26,10 @@ type Check struct {
 
 	watch   *Watch
 	begunAt time.Time
-	// challenge is the epoch of the Challenge that is being checked; 0 for none.
-	challenge int64
-	askedAt   time.Time // last; zero for not yet
-	tries     int
+	// contest is the epoch of the Contest that is being checked; 0 for none.
+	contest int64
+	askedAt time.Time // last; zero for not yet
+	tries   int
 }
 
 // isOver reports whether an answer of the station counts no more.
@@ -70,10 +70,10 @@ func (w *Watch) addCheck(addr netip.Addr, mac string, now time.Time) *Check {
 	return c
 }
 
-// Challenge is the claim of a held address by another node that the manager asks this one to check:
+// Contest is the claim of a held address by another node that the manager asks this one to check:
 // it asks that node, and yields the address if that node answers, or if no node on the link answers it.
-type Challenge struct {
-	// Epoch of the claim, and MAC by which the other node is asked; both are zero for no Challenge.
+type Contest struct {
+	// Epoch of the claim, and MAC by which the other node is asked; both are zero for no Contest.
 	Epoch int64
 	MAC   string
 	// Nodes are addresses of the nodes that may claim addresses of this one, that node among them: they
@@ -81,31 +81,31 @@ type Challenge struct {
 	Nodes []netip.Addr
 }
 
-// BeginChallenges begins to check the Challenges that are not checked yet. The manager's word
+// BeginContestChecks begins to check the Contests that are not checked yet. The manager's word
 // needs no bound.
-func (d *Defence) BeginChallenges(now time.Time) []Reaction {
+func (d *Defence) BeginContestChecks(now time.Time) []Reaction {
 	var begun []Reaction
 	for addr, h := range order.ByKey(d.Held, netip.Addr.Compare) {
-		w, challenge := d.Watches[addr], h.Challenge
-		if challenge.MAC == "" || w.CheckedChallenge >= challenge.Epoch {
+		w, challenge := d.Watches[addr], h.Contest
+		if challenge.MAC == "" || w.CheckedContest >= challenge.Epoch {
 			continue
 		}
-		if c := w.Checks[challenge.MAC]; c != nil && c.challenge >= challenge.Epoch && !c.isOver(now) {
+		if c := w.Checks[challenge.MAC]; c != nil && c.contest >= challenge.Epoch && !c.isOver(now) {
 			continue
 		}
 		c := w.addCheck(addr, challenge.MAC, now)
-		c.challenge = challenge.Epoch
+		c.contest = challenge.Epoch
 		begun = append(begun, Reaction{Held: h, Check: c})
 	}
 	return begun
 }
 
-// CheckedChallenges returns the epochs of the Challenges that were checked, by address.
-func (d *Defence) CheckedChallenges() map[netip.Addr]int64 {
+// CheckedContests returns the epochs of the Contests that were checked, by address.
+func (d *Defence) CheckedContests() map[netip.Addr]int64 {
 	checked := map[netip.Addr]int64{}
 	for addr, w := range d.Watches {
-		if w.CheckedChallenge > 0 {
-			checked[addr] = w.CheckedChallenge
+		if w.CheckedContest > 0 {
+			checked[addr] = w.CheckedContest
 		}
 	}
 	return checked
@@ -119,8 +119,8 @@ type CheckStep struct {
 	Next time.Duration
 	// Reaction is what follows from a Check that is over.
 	Reaction Reaction
-	// AskNodes means to ask whether this node is alone on its link: the station that the Challenge is
-	// about has not answered. EndChallenge is to be told.
+	// AskNodes means to ask whether this node is alone on its link: the station that the Contest is
+	// about has not answered. EndContest is to be told.
 	AskNodes []netip.Addr
 }
 
@@ -133,15 +133,15 @@ func (d *Defence) AskOn(c *Check, now time.Time) CheckStep {
 	}
 	if c.tries == checkTries {
 		step := CheckStep{Reaction: Reaction{Held: d.Held[c.Addr]}}
-		if c.challenge > 0 && len(step.Reaction.Held.Challenge.Nodes) > 0 {
-			return CheckStep{AskNodes: step.Reaction.Held.Challenge.Nodes}
+		if c.contest > 0 && len(step.Reaction.Held.Contest.Nodes) > 0 {
+			return CheckStep{AskNodes: step.Reaction.Held.Contest.Nodes}
 		}
 		w.endCheck(c)
-		if c.challenge > 0 {
-			w.CheckedChallenge, step.Reaction.Report = c.challenge, true
+		if c.contest > 0 {
+			w.CheckedContest, step.Reaction.Report = c.contest, true
 		}
 		if c.IsClaimant {
-			d.noteContest(&step.Reaction, w, c.MAC, now)
+			d.noteRival(&step.Reaction, w, c.MAC, now)
 		}
 		return step
 	}
@@ -153,10 +153,10 @@ func (d *Defence) AskOn(c *Check, now time.Time) CheckStep {
 	return step
 }
 
-// EndChallenge returns what follows from a Challenge whose claimer has not answered. A node that is
+// EndContest returns what follows from a Contest whose claimer has not answered. A node that is
 // alone, as nobody on the link answers it, yields the address: it is cut off, and the claimer is
 // not, or it would have claimed nothing.
-func (d *Defence) EndChallenge(c *Check, isAlone bool, now time.Time) Reaction {
+func (d *Defence) EndContest(c *Check, isAlone bool, now time.Time) Reaction {
 	w := c.watch
 	h, isHeld := d.Held[c.Addr]
 	if !isHeld || d.Watches[c.Addr] != w {
@@ -164,7 +164,7 @@ func (d *Defence) EndChallenge(c *Check, isAlone bool, now time.Time) Reaction {
 	}
 	w.endCheck(c)
 	if !isAlone {
-		w.CheckedChallenge = c.challenge
+		w.CheckedContest = c.contest
 		return Reaction{Held: h, Report: true}
 	}
 	d.YieldTo(h, c.MAC, now)

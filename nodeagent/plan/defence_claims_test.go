@@ -100,9 +100,9 @@ func TestChallengeOfNodeThatIsAlone(t *testing.T) {
 	nodes := []netip.Addr{nth(11), nth(12)}
 	for isAlone, want := range map[bool]string{true: higherMAC, false: ""} {
 		d := holding(heldOn("eth0", heldAddr, func(h *Held) {
-			h.Challenge = Challenge{Epoch: 4, MAC: higherMAC, Nodes: nodes}
+			h.Contest = Contest{Epoch: 4, MAC: higherMAC, Nodes: nodes}
 		}))
-		check := d.BeginChallenges(begin)[0].Check
+		check := d.BeginContestChecks(begin)[0].Check
 		var step CheckStep
 		for range checkTries + 1 {
 			step = d.AskOn(check, begin)
@@ -110,13 +110,13 @@ func TestChallengeOfNodeThatIsAlone(t *testing.T) {
 		if !slices.Equal(step.AskNodes, nodes) || step.Reaction.Report || step.Next != 0 {
 			t.Fatalf("%+v, want the nodes to be asked", step)
 		}
-		if again := d.BeginChallenges(begin); again != nil {
+		if again := d.BeginContestChecks(begin); again != nil {
 			t.Errorf("begun again meanwhile: %+v", again)
 		}
-		if r := d.EndChallenge(check, isAlone, begin); r.YieldTo != want || r.Report == isAlone || r.Held.Epoch != 3 {
+		if r := d.EndContest(check, isAlone, begin); r.YieldTo != want || r.Report == isAlone || r.Held.Epoch != 3 {
 			t.Errorf("alone %v: %+v", isAlone, r)
 		}
-		if checked := d.CheckedChallenges()[heldAddr]; isAlone != (checked == 0) {
+		if checked := d.CheckedContests()[heldAddr]; isAlone != (checked == 0) {
 			t.Errorf("alone %v: checked %d", isAlone, checked)
 		}
 		y, isYielded := d.Yields[heldAddr]
@@ -134,7 +134,7 @@ func TestChallengeOfNodeThatIsAlone(t *testing.T) {
 		if isAlone && !answered.IsSilent(begin.Add(silentFor)) {
 			t.Error("the silence of a station that has answered counts no sooner")
 		}
-		if r := d.EndChallenge(check, true, begin); r.YieldTo != "" && isAlone {
+		if r := d.EndContest(check, true, begin); r.YieldTo != "" && isAlone {
 			t.Errorf("ended twice: %+v", r)
 		}
 	}
@@ -145,18 +145,18 @@ func TestChallenges(t *testing.T) {
 	t.Parallel()
 	challenged := func(epoch int64) func(*Held) {
 		return func(h *Held) {
-			h.Challenge, h.HigherMACs = Challenge{Epoch: epoch, MAC: higherMAC}, []string{higherMAC}
+			h.Contest, h.HigherMACs = Contest{Epoch: epoch, MAC: higherMAC}, []string{higherMAC}
 		}
 	}
 	d := holding(heldOn("eth0", heldAddr, challenged(4)), heldOn("eth0", nth(2)))
-	begun := d.BeginChallenges(begin)
+	begun := d.BeginContestChecks(begin)
 	if len(begun) != 1 || begun[0].Check == nil || begun[0].Check.Addr != heldAddr || begun[0].Check.MAC != higherMAC {
 		t.Fatalf("%+v", begun)
 	}
-	if again := d.BeginChallenges(begin); again != nil {
+	if again := d.BeginContestChecks(begin); again != nil {
 		t.Errorf("begun twice: %+v", again)
 	}
-	if checked := d.CheckedChallenges(); len(checked) != 0 {
+	if checked := d.CheckedContests(); len(checked) != 0 {
 		t.Errorf("checked already: %v", checked)
 	}
 	var got []string
@@ -167,17 +167,17 @@ func TestChallenges(t *testing.T) {
 	if want := "[true false true false true false false true]"; fmt.Sprint(got) != want {
 		t.Errorf("%v, want %s", got, want)
 	}
-	if checked := d.CheckedChallenges(); checked[heldAddr] != 4 || len(checked) != 1 {
+	if checked := d.CheckedContests(); checked[heldAddr] != 4 || len(checked) != 1 {
 		t.Errorf("checked: %v", checked)
 	}
-	if again := d.BeginChallenges(begin); again != nil {
+	if again := d.BeginContestChecks(begin); again != nil {
 		t.Errorf("checked twice: %+v", again)
 	}
 	// The next claim comes while that node is being asked because of a frame, or would be if the rate
 	// allowed it.
 	check := hear(d, announcementOf(higherMAC), fresh, time.Second).Check
 	d.SetHeld([]Held{heldOn("eth0", heldAddr, challenged(6))})
-	begun = d.BeginChallenges(begin.Add(time.Second))
+	begun = d.BeginContestChecks(begin.Add(time.Second))
 	if len(begun) != 1 || check == nil {
 		t.Fatalf("%+v", begun)
 	}

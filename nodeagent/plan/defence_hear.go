@@ -57,14 +57,14 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 	hearing := Hearing{
 		Statement: d.statementOf(iface, f, w.AskedAt, now),
 		// A node that had the address answers for itself, also where it is the gateway of the others.
-		IsFresh: isFresh, IsUndefended: h.Undefended, IsGateway: isGateway && !isPreviousHolder,
+		IsAgentFresh: isFresh, IsUndefended: h.IsUndefended, IsGateway: isGateway && !isPreviousHolder,
 		IsPreviousHolder:      isPreviousHolder,
 		HasAnsweredSinceFresh: w.hasAnsweredSinceFresh(f.MAC, now), IsAsked: w.isBeingAsked(f.MAC, now),
 		IsProvisional: h.IsProvisional, IsHigher: slices.Contains(h.HigherMACs, f.MAC),
 		IsLower: slices.Contains(h.LowerMACs, f.MAC),
 	}
 	verdict := Judge(hearing)
-	if hearing.HasAnsweredSinceFresh || hearing.IsFresh && hearing.IsPreviousHolder {
+	if hearing.HasAnsweredSinceFresh || hearing.IsAgentFresh && hearing.IsPreviousHolder {
 		w.rememberAnswerer(f.MAC, now)
 	}
 	return d.react(verdict, h, w, f.MAC, now)
@@ -77,7 +77,7 @@ func (d *Defence) react(verdict Verdict, h Held, w *Watch, mac string, now time.
 	case Repeat:
 		r.Claim = d.mayClaim(w, repeatGap, now)
 	case Defend:
-		d.noteContest(&r, w, mac, now)
+		d.noteRival(&r, w, mac, now)
 		r.Claim = d.mayClaim(w, defendInterval, now)
 	case CheckClaim:
 		r.Check = d.beginCheck(h.Prefix.Addr(), w, mac, true, now)
@@ -121,10 +121,10 @@ func (d *Defence) mayClaim(w *Watch, gap time.Duration, now time.Time) bool {
 	return true
 }
 
-// noteContest notes that a station claims a held address, and makes the reaction report a
+// noteRival notes that a station claims a held address, and makes the reaction report a
 // station that has just begun to: one station for each address, for as long as it goes on.
-func (d *Defence) noteContest(r *Reaction, w *Watch, mac string, now time.Time) {
-	isFirst := w.RivalClaimedAt.IsZero() || now.Sub(w.RivalClaimedAt) > ContestFor
+func (d *Defence) noteRival(r *Reaction, w *Watch, mac string, now time.Time) {
+	isFirst := w.RivalClaimedAt.IsZero() || now.Sub(w.RivalClaimedAt) > RivalFor
 	if mac != w.Rival && !isFirst && now.Sub(w.RivalSince) < defendInterval {
 		return
 	}

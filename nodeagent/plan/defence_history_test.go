@@ -49,7 +49,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		held = append(
 			held,
 			Held{
-				Address: Address{Interface: "eth0", Prefix: prefix, Ours: true}, Epoch: 1, Undefended: i == 3,
+				Address: Address{Interface: "eth0", Prefix: prefix, IsOurs: true}, Epoch: 1, IsUndefended: i == 3,
 				PreviousMACs: []string{previous},
 			},
 		)
@@ -112,7 +112,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		if r.YieldTo != "" {
 			yields++
 			askedAt, isAsked := wasAsked[addr.String()+mac]
-			if !isAsked || now.Sub(askedAt) > CheckWindow || f.IsGratuitous || f.IsRequest || isFresh && !h.Undefended ||
+			if !isAsked || now.Sub(askedAt) > CheckWindow || f.IsGratuitous || f.IsRequest || isFresh && !h.IsUndefended ||
 				mac == gateway {
 				t.Errorf("%s is yielded to %s: %+v, fresh %v", addr, mac, f, isFresh)
 			}

@@ -23,14 +23,14 @@ var heldAddr = netip.MustParseAddr("192.0.2.1")
 
 // heldOn is an address that the node holds under epoch 3.
 func heldOn(iface string, addr netip.Addr, edit ...func(*Held)) Held {
-	h := Held{Address: Address{Interface: iface, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Ours: true}, Epoch: 3}
+	h := Held{Address: Address{Interface: iface, Prefix: netip.PrefixFrom(addr, addr.BitLen()), IsOurs: true}, Epoch: 3}
 	for _, e := range edit {
 		e(&h)
 	}
 	return h
 }
 
-func isUndefended(h *Held) { h.Undefended = true }
+func isUndefended(h *Held) { h.IsUndefended = true }
 func hasPrevious(h *Held)  { h.PreviousMACs = []string{previous} }
 
 // holding is the Defence of an agent that holds addresses.
@@ -277,16 +277,16 @@ func TestContests(t *testing.T) {
 		if r.Contested != c.contested || r.MayLog != (c.contested != "") {
 			t.Errorf("%s: reports %q, may log %v, want %q", c.name, r.Contested, r.MayLog, c.contested)
 		}
-		want := map[netip.Addr]Contest{heldAddr: {MAC: c.rival, Left: c.left}}
-		if diff := cmp.Diff(want, d.Contests(begin.Add(c.after)), compareDecisions); diff != "" {
+		want := map[netip.Addr]Rival{heldAddr: {MAC: c.rival, Left: c.left}}
+		if diff := cmp.Diff(want, d.Rivals(begin.Add(c.after)), compareDecisions); diff != "" {
 			t.Errorf("%s: contests (-want +got):\n%s", c.name, diff)
 		}
 	}
 	last := 70*time.Second + 1
-	if got := d.Contests(begin.Add(last + 30*time.Second - 1)); got[heldAddr].Left != 1 {
+	if got := d.Rivals(begin.Add(last + 30*time.Second - 1)); got[heldAddr].Left != 1 {
 		t.Errorf("after nearly 30 s: %+v", got)
 	}
-	if got := d.Contests(begin.Add(last + 30*time.Second)); len(got) > 0 {
+	if got := d.Rivals(begin.Add(last + 30*time.Second)); len(got) > 0 {
 		t.Errorf("after 30 s: %+v", got)
 	}
 }

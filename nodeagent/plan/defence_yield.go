@@ -13,7 +13,7 @@ import (
 func (d *Defence) YieldTo(h Held, mac string, now time.Time) {
 	addr := h.Prefix.Addr()
 	y := YieldedAddress{Epoch: h.Epoch, MAC: mac, Announcement: h.Announcement, AnsweredAt: now}
-	if !h.Undefended {
+	if !h.IsUndefended {
 		y.Interface = h.Interface
 	}
 	d.Yields[addr] = y
@@ -38,7 +38,7 @@ func (d *Defence) ForgetYields(desired []Desired) {
 	}
 	local := map[netip.Addr]*Desired{}
 	for i := range desired {
-		if desired[i].Local {
+		if desired[i].IsLocal {
 			local[desired[i].Addr] = &desired[i]
 		}
 	}
@@ -49,7 +49,7 @@ func (d *Defence) ForgetYields(desired []Desired) {
 			continue
 		}
 		y.Announcement, y.Interface = cmp.Or(want.Announcement, y.Announcement), ""
-		if !want.HandingOver {
+		if !want.IsHandingOver {
 			y.Interface = want.Interface
 		}
 		d.Yields[addr] = y

@@ -23,11 +23,11 @@ func yielding(edit ...func(*Held)) *Defence {
 func TestForgetYields(t *testing.T) {
 	t.Parallel()
 	desired := func(edit ...func(*Desired)) []Desired {
-		d := Desired{Addr: heldAddr, Interface: "eth1", Local: true, Epoch: 3}
+		d := Desired{Addr: heldAddr, Interface: "eth1", IsLocal: true, Epoch: 3}
 		for _, e := range edit {
 			e(&d)
 		}
-		return []Desired{d, {Addr: nth(1), Interface: "eth0", Local: true, Epoch: 9}}
+		return []Desired{d, {Addr: nth(1), Interface: "eth0", IsLocal: true, Epoch: 9}}
 	}
 	epoch := func(epoch int64) func(*Desired) { return func(d *Desired) { d.Epoch = epoch } }
 	for name, c := range map[string]struct {
@@ -37,8 +37,8 @@ func TestForgetYields(t *testing.T) {
 		"under the same epoch":        {desired(), []string{"eth1"}},
 		"under an epoch before":       {desired(epoch(2)), []string{"eth1"}},
 		"under a higher epoch":        {desired(epoch(4)), nil},
-		"leaving: not claimed again":  {desired(func(d *Desired) { d.HandingOver = true }), []string{""}},
-		"desired as a Virtual one":    {desired(func(d *Desired) { d.Local = false }), nil},
+		"leaving: not claimed again":  {desired(func(d *Desired) { d.IsHandingOver = true }), []string{""}},
+		"desired as a Virtual one":    {desired(func(d *Desired) { d.IsLocal = false }), nil},
 		"not desired any more":        {nil, nil},
 		"another address is desired ": {desired()[1:], nil},
 	} {
@@ -70,7 +70,7 @@ func TestYieldOfAnotherAnnouncement(t *testing.T) {
 		{"the yield is of an earlier version of the agent", "", []types.UID{"a"}, true},
 		{"the checkpoint is of an earlier version of the agent", "a", nil, true},
 	} {
-		desired := Desired{Addr: heldAddr, Interface: "eth0", Local: true, Epoch: 3, NodeAnnouncements: c.node}
+		desired := Desired{Addr: heldAddr, Interface: "eth0", IsLocal: true, Epoch: 3, NodeAnnouncements: c.node}
 		if len(c.node) > 0 {
 			desired.Announcement = c.node[len(c.node)-1]
 		}
@@ -121,8 +121,8 @@ func TestYieldsOfEarlierEntries(t *testing.T) {
 func TestYieldedMayBeHadAgain(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
-	desired := &Desired{Addr: heldAddr, Interface: "eth0", Local: true, Epoch: 3}
-	higher := &Desired{Addr: heldAddr, Interface: "eth0", Local: true, Epoch: 4}
+	desired := &Desired{Addr: heldAddr, Interface: "eth0", IsLocal: true, Epoch: 3}
+	higher := &Desired{Addr: heldAddr, Interface: "eth0", IsLocal: true, Epoch: 4}
 	for _, c := range []struct {
 		name      string
 		desired   *Desired

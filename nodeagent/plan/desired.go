@@ -18,22 +18,22 @@ type Desired struct {
 	Addr      netip.Addr
 	Prefix    netip.Prefix
 	Interface string
-	Local     bool
-	// Takeover means that the node claims the address even though another station may
+	IsLocal   bool
+	// IsTakeover means that the node claims the address even though another station may
 	// answer for it: the node has not had the address under this epoch yet.
-	Takeover bool
-	// SkipProbe means that the node claims the address without asking the link.
-	SkipProbe bool
-	// HandingOver means that the address is being handed over: the node keeps and does not
+	IsTakeover bool
+	// SkipsProbe means that the node claims the address without asking the link.
+	SkipsProbe bool
+	// IsHandingOver means that the address is being handed over: the node keeps and does not
 	// claim it.
-	HandingOver bool
+	IsHandingOver bool
 	// PreviousMACs are the Ethernet addresses of the node that held the address before.
 	PreviousMACs []string
 	// HigherMACs are those of successors, which claim the address under a higher epoch than the
 	// node has it, and LowerMACs those of one that claims it under a lower epoch.
 	HigherMACs, LowerMACs []string
-	// Challenge is the claim of another node that the manager asks this one to check.
-	Challenge Challenge
+	// Contest is the claim of another node that the manager asks this one to check.
+	Contest Contest
 	// IsProvisional means that the node has the address by a Claim, and SilentSince is when the other
 	// node answered last; zero unless the Claim has just been made.
 	IsProvisional bool
@@ -115,11 +115,11 @@ func (m *desiredMerger) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.An
 		m.invalid[addr] = problem
 		return
 	}
-	d.Takeover = d.Takeover && !slices.ContainsFunc(ann.Status.Addresses, func(s purelbv1.AddressStatus) bool {
+	d.IsTakeover = d.IsTakeover && !slices.ContainsFunc(ann.Status.Addresses, func(s purelbv1.AddressStatus) bool {
 		return s.Address == entry.Address && wasRealised(s, entry.Epoch)
 	})
 	d.Announcement, d.NodeAnnouncements = ann.UID, m.uids
-	d.HigherMACs, d.Challenge = m.rivalsBy(entry)
+	d.HigherMACs, d.Contest = m.claimantsBy(entry)
 	if isMerged {
 		m.desired[i] = d
 		return
@@ -128,14 +128,14 @@ func (m *desiredMerger) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.An
 	m.desired = append(m.desired, d)
 }
 
-// rivalsBy returns the Ethernet addresses of the nodes to which the node is to yield the address of
+// claimantsBy returns the Ethernet addresses of the nodes to which the node is to yield the address of
 // an entry when they claim it, and the claim that is to be checked.
-func (m *desiredMerger) rivalsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []string, challenge Challenge) {
+func (m *desiredMerger) claimantsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []string, challenge Contest) {
 	rivals := slices.Clone(entry.Successors)
 	if entry.ContestedBy != nil {
 		rivals = append(rivals, *entry.ContestedBy)
 		if macs := macsOfNode(m.successors, entry.ContestedBy.NodeName); len(macs) > 0 {
-			challenge = Challenge{Epoch: entry.ContestedBy.Epoch, MAC: macs[0], Nodes: addressesOfNodes(m.successors)}
+			challenge = Contest{Epoch: entry.ContestedBy.Epoch, MAC: macs[0], Nodes: addressesOfNodes(m.successors)}
 		}
 	}
 	for _, s := range rivals {
@@ -191,17 +191,17 @@ func desiredBy(addr netip.Addr, entry *purelbv1.AnnouncedAddress) (Desired, Resu
 		}
 	}
 	return Desired{
-		Addr:         addr,
-		Prefix:       netip.PrefixFrom(addr, prefix.Bits()),
-		Interface:    string(entry.Interface),
-		Local:        entry.Type == purelbv1.AnnounceLocal,
-		Takeover:     entry.ClaimPolicy == purelbv1.ClaimTakeover,
-		SkipProbe:    entry.SkipProbe,
-		HandingOver:  entry.HandingOver,
-		PreviousMACs: entry.PreviousMACs,
-		HealthPort:   entry.HealthCheckNodePort,
-		Epoch:        entry.Epoch,
-		Services:     entry.Services,
+		Addr:          addr,
+		Prefix:        netip.PrefixFrom(addr, prefix.Bits()),
+		Interface:     string(entry.Interface),
+		IsLocal:       entry.Type == purelbv1.AnnounceLocal,
+		IsTakeover:    entry.ClaimPolicy == purelbv1.ClaimTakeover,
+		SkipsProbe:    entry.SkipProbe,
+		IsHandingOver: entry.HandingOver,
+		PreviousMACs:  entry.PreviousMACs,
+		HealthPort:    entry.HealthCheckNodePort,
+		Epoch:         entry.Epoch,
+		Services:      entry.Services,
 	}, Result{}
 }
 
@@ -213,5 +213,5 @@ func wasRealised(s purelbv1.AddressStatus, epoch int64) bool {
 
 // hasVirtual reports whether a desired address belongs on the virtual interface.
 func hasVirtual(desired []Desired, virtualInterface string) bool {
-	return slices.ContainsFunc(desired, func(d Desired) bool { return !d.Local && d.Interface == virtualInterface })
+	return slices.ContainsFunc(desired, func(d Desired) bool { return !d.IsLocal && d.Interface == virtualInterface })
 }

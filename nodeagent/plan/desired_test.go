@@ -139,8 +139,8 @@ func TestTakeoverCountsOnce(t *testing.T) {
 		desired, _ := MergeDesired(
 			[]purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), c.status)}, nil,
 		)
-		if desired[0].Takeover != c.want {
-			t.Errorf("%s: takes over %v, want %v", name, desired[0].Takeover, c.want)
+		if desired[0].IsTakeover != c.want {
+			t.Errorf("%s: takes over %v, want %v", name, desired[0].IsTakeover, c.want)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func reported(ann purelbv1.Announcement, statuses ...purelbv1.AddressStatus) pur
 
 // on is an address of ours as Diff puts it on an interface.
 func on(iface, prefix string, edit ...func(*Address)) Address {
-	a := Address{Interface: iface, Prefix: netip.MustParsePrefix(prefix), Ours: true, Valid: Forever, Preferred: Forever}
+	a := Address{Interface: iface, Prefix: netip.MustParsePrefix(prefix), IsOurs: true, Valid: Forever, Preferred: Forever}
 	if iface != "kube-lb0" {
 		a.Valid, a.Preferred, a.NoPrefixRoute = 300*time.Second, 300*time.Second, true
 		if a.Prefix.Addr().Is6() {
@@ -66,7 +66,7 @@ func on(iface, prefix string, edit ...func(*Address)) Address {
 	return a
 }
 
-func notOurs(a *Address) { a.Ours = false }
+func notOurs(a *Address) { a.IsOurs = false }
 func left(d time.Duration) func(*Address) {
 	return func(a *Address) {
 		a.Valid = d
@@ -84,7 +84,7 @@ type operation struct {
 
 func TestDiff(t *testing.T) {
 	t.Parallel()
-	links := []Link{{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "eth9"}, {Name: "kube-lb0"}}
+	links := []NetworkInterface{{Name: "eth0", IsUp: true}, {Name: "eth1", IsUp: true}, {Name: "eth9"}, {Name: "kube-lb0"}}
 	own := []Address{
 		on("eth0", "192.0.2.11/24", notOurs), on("eth1", "192.0.2.12/24", notOurs), on("eth9", "192.0.2.13/24", notOurs),
 	}
@@ -132,7 +132,7 @@ func TestDiff(t *testing.T) {
 			want: []operation{
 				{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Probe: true, Announce: true},
 				{Kind: "Add", Address: Address{
-					Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/128"), Ours: true,
+					Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/128"), IsOurs: true,
 					Valid: 300 * time.Second, NoPrefixRoute: true,
 				}, Probe: true, Announce: true},
 			},
@@ -192,7 +192,7 @@ func TestDiff(t *testing.T) {
 		},
 		"no probe at all": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
-			settings:      func(s *Settings) { s.Probe.Enabled = false },
+			settings:      func(s *Settings) { s.Probe.IsEnabled = false },
 			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       100 * time.Second,
@@ -428,7 +428,7 @@ func TestDiff(t *testing.T) {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
 			unaddressed:   true,
 			addresses: []Address{
-				on("eth0", "192.0.2.1/32"), on("eth0", "192.0.2.11/24", notOurs, func(a *Address) { a.NarrowScope = true }),
+				on("eth0", "192.0.2.1/32"), on("eth0", "192.0.2.11/24", notOurs, func(a *Address) { a.HasNarrowScope = true }),
 			},
 			states:  map[string]string{"192.0.2.1": "Announced "},
 			renewIn: 100 * time.Second,
@@ -470,7 +470,7 @@ func TestDiff(t *testing.T) {
 			if !tc.unaddressed {
 				addresses = slices.Concat(own, addresses)
 			}
-			got := Diff(settings, desired, Observed{Links: links, Addresses: addresses}, !tc.untrusted)
+			got := Diff(settings, desired, Observed{Interfaces: links, Addresses: addresses}, !tc.untrusted)
 
 			var operations []operation
 			for _, op := range got.Operations {
@@ -506,7 +506,7 @@ func TestDiffConverges(t *testing.T) {
 		local("192.0.2.1", 24), local("192.0.2.2", 24, takeover), local("2001:db8::1", 64), virtual("198.51.100.1", 32))},
 		nil)
 	observed := Observed{
-		Links: []Link{{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "kube-lb0"}},
+		Interfaces: []NetworkInterface{{Name: "eth0", IsUp: true}, {Name: "eth1", IsUp: true}, {Name: "kube-lb0"}},
 		Addresses: []Address{
 			on("eth0", "192.0.2.11/24", notOurs), on("eth1", "192.0.2.1/32"), on("eth0", "192.0.2.2/24"),
 			on("eth0", "2001:db8::1/64", left(10*time.Second)), on("kube-lb0", "192.0.2.9/32"),

@@ -115,9 +115,9 @@ func Diff(settings Settings, desired []Desired, observed Observed, isUpToDate bo
 // addition returns the operation that adds a desired address.
 func addition(settings Settings, d *Desired, isInPlace, isUpToDate bool) Operation {
 	add := Operation{Kind: Add, Address: settings.kernelAddress(d), Desired: d, InPlace: isInPlace}
-	if d.Local && !isInPlace {
+	if d.IsLocal && !isInPlace {
 		add.Announce = true
-		add.Probe = settings.Probe.Enabled && !d.SkipProbe && (!d.Takeover || !isUpToDate)
+		add.Probe = settings.Probe.IsEnabled && !d.SkipsProbe && (!d.IsTakeover || !isUpToDate)
 	}
 	return add
 }
@@ -179,7 +179,7 @@ func findOurs(settings Settings, desired map[netip.Addr]*Desired, observed Obser
 		d := desired[a.Prefix.Addr()]
 		isOnInterface := d != nil && d.Interface == a.Interface
 		switch {
-		case !a.Ours:
+		case !a.IsOurs:
 			if isOnInterface {
 				k.foreign[d.Addr] = *a
 			}
@@ -212,13 +212,13 @@ func beforeOwn(desired map[netip.Addr]*Desired, addresses []Address) map[netip.A
 		a := &addresses[i]
 		addr := a.Prefix.Addr()
 		switch {
-		case !addr.Is4() || a.NarrowScope || hasOwn[a.Interface]:
-		case !a.Ours:
+		case !addr.Is4() || a.HasNarrowScope || hasOwn[a.Interface]:
+		case !a.IsOurs:
 			hasOwn[a.Interface] = true
 			for _, before := range beforeByInterface[a.Interface] {
 				first[before] = true
 			}
-		case desired[addr] != nil && desired[addr].Local && desired[addr].Interface == a.Interface:
+		case desired[addr] != nil && desired[addr].IsLocal && desired[addr].Interface == a.Interface:
 			beforeByInterface[a.Interface] = append(beforeByInterface[a.Interface], addr)
 		}
 	}
@@ -236,7 +236,7 @@ func canHoldBoth(target Address, outdated []Address) bool {
 // refusal says why a missing address cannot be added now.
 func refusal(d *Desired, observed Observed, foreign map[netip.Addr]Address, isInPlace bool) (Result, bool) {
 	pending := Result{State: purelbv1.StatePending, Epoch: d.Epoch}
-	link, ok := observed.link(d.Interface)
+	link, ok := observed.interfaceNamed(d.Interface)
 	switch {
 	case !ok:
 		return InterfaceMissingResult(d), true
@@ -248,18 +248,18 @@ func refusal(d *Desired, observed Observed, foreign map[netip.Addr]Address, isIn
 				foreign[d.Addr].Prefix, d.Interface,
 			),
 		}, true
-	case d.Local && !link.Up && !isInPlace:
+	case d.IsLocal && !link.IsUp && !isInPlace:
 		// A probe that no station can hear proves nothing.
 		pending.Reason, pending.Message = ReasonInterfaceDown,
 			fmt.Sprintf("interface %s is down or has no carrier", d.Interface)
 		return pending, true
-	case d.Local && d.Addr.Is4() && !isInPlace && !Sender(observed.Addresses, d.Interface, d.Addr).IsValid():
+	case d.IsLocal && d.Addr.Is4() && !isInPlace && !Sender(observed.Addresses, d.Interface, d.Addr).IsValid():
 		// The node could not answer the clients that the address attracts, and other programs
 		// would take the address for the node's.
 		pending.Reason, pending.Message = ReasonNoNodeAddress,
 			fmt.Sprintf("interface %s has no IPv4 address of the node's own", d.Interface)
 		return pending, true
-	case d.HandingOver && !isInPlace:
+	case d.IsHandingOver && !isInPlace:
 		pending.Reason, pending.Message = ReasonHandingOver, "is being handed over to another node"
 		return pending, true
 	}

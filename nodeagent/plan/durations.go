@@ -62,8 +62,8 @@ const (
 	checkTries  = 3
 	checkGap    = 20 * time.Millisecond
 	CheckWindow = 100 * time.Millisecond
-	// ContestFor is for how long a claim of another station is reported.
-	ContestFor = 30 * time.Second
+	// RivalFor is for how long a claim of another station is reported.
+	RivalFor = 30 * time.Second
 	// answererFor is for how long a station that answered is remembered: longer than the
 	// agent waits between two questions to it. A previous holder that has been silent for
 	// longer may have got the address back, and this node may be the one that does not know.

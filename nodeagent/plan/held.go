@@ -12,16 +12,16 @@ type Held struct {
 	Epoch int64
 	// Announcement is the UID of the Announcement that has the entry; empty if it is not known.
 	Announcement types.UID
-	// Undefended means that the agent does not defend the address, as the node is to hand it over, or
+	// IsUndefended means that the agent does not defend the address, as the node is to hand it over, or
 	// nothing asks for it. An address that IsProvisional is not defended either.
-	Undefended bool
+	IsUndefended bool
 	// PreviousMACs are the Ethernet addresses of the node that held the address before.
 	PreviousMACs []string
 	// HigherMACs are the Ethernet addresses of nodes that may claim the address under a higher
 	// epoch, and LowerMACs those of one that may claim it under a lower epoch.
 	HigherMACs, LowerMACs []string
-	// Challenge is the claim of another node that the manager asks this one to check.
-	Challenge Challenge
+	// Contest is the claim of another node that the manager asks this one to check.
+	Contest Contest
 	// IsProvisional means that the node has claimed the address from a silent one, and the manager
 	// has not said yet that the node is to have it. The agent does not defend the address.
 	IsProvisional bool
@@ -32,10 +32,10 @@ func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.
 	var held []Held
 	for i := range desired {
 		d := &desired[i]
-		if d.Local && isAnnounced(d.Addr) {
+		if d.IsLocal && isAnnounced(d.Addr) {
 			held = append(held, Held{
-				Address: settings.kernelAddress(d), Epoch: d.Epoch, Announcement: d.Announcement, Undefended: d.HandingOver,
-				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, Challenge: d.Challenge,
+				Address: settings.kernelAddress(d), Epoch: d.Epoch, Announcement: d.Announcement, IsUndefended: d.IsHandingOver,
+				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, Contest: d.Contest,
 				IsProvisional: d.IsProvisional,
 			})
 		}
@@ -48,8 +48,8 @@ func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.
 func heldThoughNotDesired(settings Settings, kept []Address) []Held {
 	var held []Held
 	for _, a := range kept {
-		if a.Ours && a.Interface != settings.Selection.VirtualInterface {
-			held = append(held, Held{Address: a, Undefended: true})
+		if a.IsOurs && a.Interface != settings.Selection.VirtualInterface {
+			held = append(held, Held{Address: a, IsUndefended: true})
 		}
 	}
 	return held

@@ -41,8 +41,8 @@ type Inputs struct {
 	// it has yielded, as the listener knows them now (see Defence).
 	Held   map[netip.Addr]Held
 	Yields map[netip.Addr]YieldedAddress
-	// CheckedChallenges are the epochs of the Challenges that the listener has checked, by address.
-	CheckedChallenges map[netip.Addr]int64
+	// CheckedContests are the epochs of the Contests that the listener has checked, by address.
+	CheckedContests map[netip.Addr]int64
 	// ProbeAnswers are the answers of links that have come since the last decision.
 	ProbeAnswers []ProbeAnswer
 	// Claims are those that watchers have made since the last decision.

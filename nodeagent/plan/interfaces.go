@@ -42,13 +42,13 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 	}
 
 	interfaces := []purelbv1.NodeInterface{}
-	for _, link := range observed.Links {
+	for _, link := range observed.Interfaces {
 		if isExcluded(selection, link) {
 			continue
 		}
 		isSelected := slices.Contains(selection.Interfaces, link.Name) ||
 			expression != nil && expression.MatchString(link.Name)
-		nic := purelbv1.NodeInterface{Name: purelbv1.InterfaceName(link.Name), MAC: link.MAC, Down: !link.Up}
+		nic := purelbv1.NodeInterface{Name: purelbv1.InterfaceName(link.Name), MAC: link.MAC, Down: !link.IsUp}
 		var picked []purelbv1.IPFamily
 		for _, family := range families {
 			isDefault := defaults[family] == link.Name
@@ -80,7 +80,7 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 func NodeGateways(selection Selection, observed Observed) []purelbv1.NodeGateway {
 	var found []purelbv1.NodeGateway
 	for iface, hops := range Gateways(observed) {
-		if link, exists := observed.link(iface); !exists || isExcluded(selection, link) {
+		if link, exists := observed.interfaceNamed(iface); !exists || isExcluded(selection, link) {
 			continue
 		}
 		for _, hop := range hops {
@@ -96,9 +96,9 @@ func NodeGateways(selection Selection, observed Observed) []purelbv1.NodeGateway
 // defaultInterface returns the interface of a family's default route: with a carrier before
 // without, then with the lowest metric, then the first by name; "" if there is none.
 func defaultInterface(selection Selection, observed Observed, family purelbv1.IPFamily) string {
-	best, bestLink := Route{}, Link{}
+	best, bestLink := Route{}, NetworkInterface{}
 	for _, r := range observed.Routes {
-		link, ok := observed.link(r.Interface)
+		link, ok := observed.interfaceNamed(r.Interface)
 		if !isDefaultRoute(r, family) || !ok || isExcluded(selection, link) {
 			continue
 		}
@@ -110,9 +110,9 @@ func defaultInterface(selection Selection, observed Observed, family purelbv1.IP
 }
 
 // isPreferred reports whether a default route by a link is preferred to the best one so far.
-func isPreferred(r Route, link Link, best Route, bestLink Link) bool {
-	if link.Up != bestLink.Up {
-		return link.Up
+func isPreferred(r Route, link NetworkInterface, best Route, bestLink NetworkInterface) bool {
+	if link.IsUp != bestLink.IsUp {
+		return link.IsUp
 	}
 	return r.Metric < best.Metric || r.Metric == best.Metric && r.Interface < best.Interface
 }
@@ -122,8 +122,8 @@ func isDefaultRoute(r Route, family purelbv1.IPFamily) bool {
 }
 
 // isExcluded reports whether a link can hold no Local address, whatever addresses it has.
-func isExcluded(selection Selection, link Link) bool {
-	return link.Loopback || link.Ours || link.Name == selection.VirtualInterface
+func isExcluded(selection Selection, link NetworkInterface) bool {
+	return link.IsLoopback || link.IsOurs || link.Name == selection.VirtualInterface
 }
 
 // subnetsOf returns the prefixes of an interface's own addresses, and its on-link routes that say
@@ -137,9 +137,9 @@ func subnetsOf(observed Observed, name string, family purelbv1.IPFamily) []strin
 			continue
 		}
 		switch {
-		case a.Ours:
+		case a.IsOurs:
 			ours[a.Prefix.Masked()] = true
-		case !a.Temporary:
+		case !a.IsTemporary:
 			prefixes = append(prefixes, a.Prefix)
 			own[a.Prefix.Masked()] = true
 		}

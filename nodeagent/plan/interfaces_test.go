@@ -23,15 +23,15 @@ func route(iface, destination, gateway string, metric int, origin RouteOrigin) R
 
 func TestInterfaces(t *testing.T) {
 	t.Parallel()
-	temporary := func(a *Address) { a.Temporary = true }
+	temporary := func(a *Address) { a.IsTemporary = true }
 	observed := Observed{
-		Links: []Link{
+		Interfaces: []NetworkInterface{
 			{Name: "wlan0", MAC: "02:00:00:00:00:03"},
-			{Name: "lo", Loopback: true},
+			{Name: "lo", IsLoopback: true},
 			{Name: "eth1", MAC: "02:00:00:00:00:02"},
 			{Name: "eth0", MAC: "02:00:00:00:00:01"},
 			{Name: "kube-lb0"},
-			{Name: "old-lb0", Ours: true},
+			{Name: "old-lb0", IsOurs: true},
 			{Name: "eth0.5"},
 		},
 		Addresses: []Address{
@@ -136,13 +136,15 @@ func TestInterfaces(t *testing.T) {
 			tc.selection.VirtualInterface = "kube-lb0"
 			for range 20 { // in whatever order the kernel lists them
 				o := Observed{
-					append([]Link(nil), observed.Links...), append([]Address(nil), observed.Addresses...),
+					append([]NetworkInterface(nil), observed.Interfaces...), append([]Address(nil), observed.Addresses...),
 					append([]Route(nil), observed.Routes...),
 				}
-				for i := range o.Links {
-					o.Links[i].Up = !slices.Contains(tc.down, o.Links[i].Name)
+				for i := range o.Interfaces {
+					o.Interfaces[i].IsUp = !slices.Contains(tc.down, o.Interfaces[i].Name)
 				}
-				rand.Shuffle(len(o.Links), func(i, j int) { o.Links[i], o.Links[j] = o.Links[j], o.Links[i] })
+				rand.Shuffle(len(o.Interfaces), func(i, j int) {
+					o.Interfaces[i], o.Interfaces[j] = o.Interfaces[j], o.Interfaces[i]
+				})
 				rand.Shuffle(len(o.Addresses), func(i, j int) { o.Addresses[i], o.Addresses[j] = o.Addresses[j], o.Addresses[i] })
 				rand.Shuffle(len(o.Routes), func(i, j int) { o.Routes[i], o.Routes[j] = o.Routes[j], o.Routes[i] })
 				got, err := Interfaces(tc.selection, o)
@@ -209,7 +211,8 @@ func TestInterfacesDoNotDependOnOurAddresses(t *testing.T) {
 	} {
 		for _, selected := range []string{"default", "eth1"} {
 			o := Observed{
-				Links: []Link{{Name: "eth1", MAC: "02:00:00:00:00:01", Up: true}}, Addresses: tc.own, Routes: tc.routes,
+				Interfaces: []NetworkInterface{{Name: "eth1", MAC: "02:00:00:00:00:01", IsUp: true}},
+				Addresses:  tc.own, Routes: tc.routes,
 			}
 			selection := Selection{LocalInterface: selected, VirtualInterface: "kube-lb0"}
 			before, err := Interfaces(selection, o)
@@ -259,7 +262,7 @@ func TestDefaultInterface(t *testing.T) {
 					route("gone", "0.0.0.0/0", "192.0.2.254", 0, OriginOther),
 					route("eth1", "10.0.0.0/8", "192.0.2.254", 0, OriginOther),
 				}, routes...),
-				Links: []Link{{Name: "eth0", Up: c.eth0Up}, {Name: "eth1", Up: c.eth1Up}},
+				Interfaces: []NetworkInterface{{Name: "eth0", IsUp: c.eth0Up}, {Name: "eth1", IsUp: c.eth1Up}},
 			}
 			if got := defaultInterface(Selection{}, observed, "IPv4"); got != c.want {
 				t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -274,8 +277,8 @@ func TestDefaultInterface(t *testing.T) {
 func TestFaultNextHopOfBothFamilies(t *testing.T) {
 	t.Parallel()
 	observed := Observed{
-		Links:     []Link{{Name: "eth0", MAC: "02:00:00:00:00:01", Up: true}},
-		Addresses: []Address{on("eth0", "192.0.2.11/24", notOurs), on("eth0", "2001:db8::11/64", notOurs)},
+		Interfaces: []NetworkInterface{{Name: "eth0", MAC: "02:00:00:00:00:01", IsUp: true}},
+		Addresses:  []Address{on("eth0", "192.0.2.11/24", notOurs), on("eth0", "2001:db8::11/64", notOurs)},
 		Routes: []Route{
 			route("eth0", "0.0.0.0/0", "192.0.2.1", 200, OriginOther), route("eth0", "0.0.0.0/0", "fe80::1", 100, OriginOther),
 			route("eth0", "::/0", "fe80::1", 1024, OriginRA), route("eth0", "::/0", "fe80::2", 1024, OriginRA),
@@ -296,7 +299,7 @@ func TestInterfacesAreBounded(t *testing.T) {
 	var observed Observed
 	for i := range 65 {
 		name := fmt.Sprintf("eth%02d", i)
-		observed.Links = append(observed.Links, Link{Name: name, Up: true})
+		observed.Interfaces = append(observed.Interfaces, NetworkInterface{Name: name, IsUp: true})
 		observed.Addresses = append(observed.Addresses, Address{Interface: name, Prefix: netip.PrefixFrom(nth(i), 24)})
 		observed.Addresses = append(observed.Addresses, Address{Interface: "eth00", Prefix: netip.PrefixFrom(nth(i), 25)})
 		observed.Routes = append(
@@ -340,7 +343,9 @@ func TestSubnets(t *testing.T) {
 // whichever interface the LBNodeAgent selects, also where they are link-local.
 func TestNodeGateways(t *testing.T) {
 	t.Parallel()
-	links := []Link{{Name: "lo", Loopback: true}, {Name: "eth1", Up: true}, {Name: "eth0", Up: true}, {Name: "kube-lb0"}}
+	links := []NetworkInterface{
+		{Name: "lo", IsLoopback: true}, {Name: "eth1", IsUp: true}, {Name: "eth0", IsUp: true}, {Name: "kube-lb0"},
+	}
 	for name, row := range map[string]struct {
 		routes []Route
 		want   []purelbv1.NodeGateway
@@ -365,7 +370,7 @@ func TestNodeGateways(t *testing.T) {
 	} {
 		got := NodeGateways(
 			Selection{LocalInterface: purelbv1.InterfaceDefault, VirtualInterface: "kube-lb0"},
-			Observed{Links: links, Routes: row.routes},
+			Observed{Interfaces: links, Routes: row.routes},
 		)
 		if diff := cmp.Diff(row.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -375,7 +380,7 @@ func TestNodeGateways(t *testing.T) {
 	for i := range 40 {
 		many = append(many, Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: nth(i)})
 	}
-	if got := NodeGateways(Selection{}, Observed{Links: links, Routes: many}); len(got) != 32 {
+	if got := NodeGateways(Selection{}, Observed{Interfaces: links, Routes: many}); len(got) != 32 {
 		t.Errorf("%d gateways do not fit into the status", len(got))
 	}
 }

@@ -14,12 +14,12 @@ import (
 func renewKept(settings Settings, addresses []Address) Plan {
 	var p Plan
 	for _, a := range addresses {
-		if !a.Ours || a.Valid == Forever {
+		if !a.IsOurs || a.Valid == Forever {
 			continue
 		}
 		target := settings.kernelAddress(&Desired{
 			Addr: a.Prefix.Addr(), Prefix: a.Prefix, Interface: a.Interface,
-			Local: a.Interface != settings.Selection.VirtualInterface,
+			IsLocal: a.Interface != settings.Selection.VirtualInterface,
 		})
 		target.NoPrefixRoute = a.NoPrefixRoute
 		if target.Valid == Forever {

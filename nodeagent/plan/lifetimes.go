@@ -12,14 +12,14 @@ import (
 // kernelAddress returns how a desired address is put on its interface.
 func (s Settings) kernelAddress(d *Desired) Address {
 	lifetimes := s.Virtual
-	if d.Local {
+	if d.IsLocal {
 		lifetimes = s.Local
 	}
 	a := Address{
-		Interface: d.Interface, Prefix: d.Prefix, Ours: true,
+		Interface: d.Interface, Prefix: d.Prefix, IsOurs: true,
 		Valid: lifetimes.Valid, Preferred: lifetimes.Preferred, NoPrefixRoute: lifetimes.NoPrefixRoute,
 	}
-	if d.Local && d.Addr.Is6() {
+	if d.IsLocal && d.Addr.Is6() {
 		// Else the node would choose it as a source address (RFC 6724 rule 3).
 		a.Preferred = 0
 	}
@@ -100,19 +100,19 @@ func (m *Memory) noteValidUntil(
 	m.ValidUntil = map[netip.Addr]time.Time{}
 	for i := range decision.desired {
 		addr := decision.desired[i].Addr
-		if until, isKnown := before[addr]; isKnown && decision.desired[i].Local {
+		if until, isKnown := before[addr]; isKnown && decision.desired[i].IsLocal {
 			m.ValidUntil[addr] = until
 		}
 	}
 	for i := range observed {
-		if a := &observed[i]; a.Ours && a.Interface != decision.Settings.Selection.VirtualInterface {
+		if a := &observed[i]; a.IsOurs && a.Interface != decision.Settings.Selection.VirtualInterface {
 			m.ValidUntil[a.Prefix.Addr()] = now.Add(a.Valid)
 		}
 	}
 	for i := range decision.Operations {
 		op := &decision.Operations[i]
 		addr := op.Address.Prefix.Addr()
-		if op.Desired != nil && op.Desired.Local && op.Kind != Remove && resultOf(addr).State == purelbv1.StateAnnounced {
+		if op.Desired != nil && op.Desired.IsLocal && op.Kind != Remove && resultOf(addr).State == purelbv1.StateAnnounced {
 			m.ValidUntil[addr] = now.Add(op.Address.Valid)
 		}
 	}

@@ -30,18 +30,18 @@ func NodeMACs(selection Selection, observed Observed, interfaces []purelbv1.Node
 	}
 	hasOwnAddress := map[string]bool{} // by link
 	for _, a := range observed.Addresses {
-		if !a.Ours && isGlobal(a.Prefix.Addr()) {
+		if !a.IsOurs && isGlobal(a.Prefix.Addr()) {
 			hasOwnAddress[a.Interface] = true
 		}
 	}
 	hasPort := map[string]bool{} // by bridge: one of the ethernetKinds
-	for _, l := range observed.Links {
+	for _, l := range observed.Interfaces {
 		if slices.Contains(ethernetKinds, l.Kind) {
 			hasPort[l.Master] = true
 		}
 	}
 	var others []string
-	for _, l := range observed.Links {
+	for _, l := range observed.Interfaces {
 		isVirtual := l.Kind == "dummy" || l.Kind == "ifb" || isExcluded(selection, l)
 		if !isVirtual && (slices.Contains(ethernetKinds, l.Kind) || hasPort[l.Name] || hasOwnAddress[l.Name]) {
 			others = append(others, l.MAC)
@@ -75,7 +75,7 @@ func PodMACs(observed Observed) []string {
 		isOnLink[r.Interface] = isOnLink[r.Interface] || r.Destination.Bits() == 0 || r.Origin == OriginRA
 	}
 	isPods := map[string]bool{} // by MAC
-	for _, l := range observed.Links {
+	for _, l := range observed.Interfaces {
 		isPod := slices.Contains(podKinds, l.Kind) && !isOnLink[l.Name]
 		if others, isKnown := isPods[l.MAC]; isEthernet(l.MAC) {
 			isPods[l.MAC] = isPod && (others || !isKnown)

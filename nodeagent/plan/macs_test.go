@@ -22,8 +22,8 @@ func TestMACs(t *testing.T) {
 		want       []string
 	}{
 		"selected ones first, then others ascending, each once": {
-			observed: Observed{Links: []Link{
-				{Name: "lo", Kind: "device", Loopback: true, MAC: "00:00:00:00:00:00"},
+			observed: Observed{Interfaces: []NetworkInterface{
+				{Name: "lo", Kind: "device", IsLoopback: true, MAC: "00:00:00:00:00:00"},
 				{Name: "eth2", Kind: "device", MAC: "02:00:00:00:00:03"},
 				{Name: "eth1", Kind: "device", MAC: "02:00:00:00:00:02"},
 				{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:09"},
@@ -39,14 +39,14 @@ func TestMACs(t *testing.T) {
 		},
 		"not those of pods, nor virtual ones": {
 			observed: Observed{
-				Links: []Link{
+				Interfaces: []NetworkInterface{
 					{Name: "eth0", Kind: "veth", MAC: "02:00:00:00:00:01"}, // of a node that is a network namespace
 					{Name: "cali1", Kind: "veth", MAC: "ee:ee:ee:ee:ee:ee"},
 					{Name: "veth1", Kind: "veth", MAC: "02:00:00:00:00:10", Master: "cni0"},
 					{Name: "tap1", Kind: "tun", MAC: "02:00:00:00:00:11"},
 					{Name: "kube-ipvs0", Kind: "dummy", MAC: "02:00:00:00:00:12"},
 					{Name: "kube-lb0", Kind: "bridge", MAC: "02:00:00:00:00:13"},
-					{Name: "old-lb0", Kind: "bridge", MAC: "02:00:00:00:00:14", Ours: true},
+					{Name: "old-lb0", Kind: "bridge", MAC: "02:00:00:00:00:14", IsOurs: true},
 					{Name: "eth1", Kind: "veth", MAC: "02:00:00:00:00:15"},
 				},
 				Addresses: []Address{
@@ -59,7 +59,7 @@ func TestMACs(t *testing.T) {
 		},
 		"bridges that can be on a link of the node": {
 			observed: Observed{
-				Links: []Link{
+				Interfaces: []NetworkInterface{
 					{Name: "br0", Kind: "bridge", MAC: "02:00:00:00:00:02"},
 					{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:01", Master: "br0"},
 					{Name: "docker0", Kind: "bridge", MAC: "02:00:00:00:00:03"},
@@ -75,8 +75,8 @@ func TestMACs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for range 10 { // in whatever order the kernel lists them
-				rand.Shuffle(len(tc.observed.Links), func(i, j int) {
-					tc.observed.Links[i], tc.observed.Links[j] = tc.observed.Links[j], tc.observed.Links[i]
+				rand.Shuffle(len(tc.observed.Interfaces), func(i, j int) {
+					tc.observed.Interfaces[i], tc.observed.Interfaces[j] = tc.observed.Interfaces[j], tc.observed.Interfaces[i]
 				})
 				got := NodeMACs(Selection{VirtualInterface: "kube-lb0"}, tc.observed, tc.interfaces)
 				if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -95,8 +95,8 @@ func TestPodMACs(t *testing.T) {
 	}{
 		"those of pods, each once, ascending": {
 			observed: Observed{
-				Links: []Link{
-					{Name: "lo", Kind: "device", Loopback: true, MAC: "00:00:00:00:00:00"},
+				Interfaces: []NetworkInterface{
+					{Name: "lo", Kind: "device", IsLoopback: true, MAC: "00:00:00:00:00:00"},
 					{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:01"},
 					{Name: "cali1", Kind: "veth", MAC: "ee:ee:ee:ee:ee:ee"},
 					{Name: "cali2", Kind: "veth", MAC: "ee:ee:ee:ee:ee:ee"},
@@ -109,7 +109,7 @@ func TestPodMACs(t *testing.T) {
 			want: []string{"02:00:00:00:00:11", "02:00:00:00:00:12", "ee:ee:ee:ee:ee:ee"},
 		},
 		"not one that another interface has": {
-			observed: Observed{Links: []Link{
+			observed: Observed{Interfaces: []NetworkInterface{
 				{Name: "cni0", Kind: "bridge", MAC: "02:00:00:00:00:10"},
 				{Name: "veth1", Kind: "veth", MAC: "02:00:00:00:00:10", Master: "cni0"},
 				{Name: "eth0", Kind: "device", MAC: "ee:ee:ee:ee:ee:ee"},
@@ -118,7 +118,7 @@ func TestPodMACs(t *testing.T) {
 		},
 		"not those of a node that is a network namespace": {
 			observed: Observed{
-				Links: []Link{
+				Interfaces: []NetworkInterface{
 					{Name: "eth0", Kind: "veth", MAC: "02:00:00:00:00:01"},
 					{Name: "eth1", Kind: "veth", MAC: "02:00:00:00:00:02"},
 					{Name: "eth2", Kind: "veth", MAC: "02:00:00:00:00:03"},
@@ -136,8 +136,8 @@ func TestPodMACs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for range 10 { // in whatever order the kernel lists them
-				rand.Shuffle(len(tc.observed.Links), func(i, j int) {
-					tc.observed.Links[i], tc.observed.Links[j] = tc.observed.Links[j], tc.observed.Links[i]
+				rand.Shuffle(len(tc.observed.Interfaces), func(i, j int) {
+					tc.observed.Interfaces[i], tc.observed.Interfaces[j] = tc.observed.Interfaces[j], tc.observed.Interfaces[i]
 				})
 				if diff := cmp.Diff(tc.want, PodMACs(tc.observed)); diff != "" {
 					t.Fatalf("(-want +got):\n%s", diff)
@@ -152,8 +152,9 @@ func TestMACsAreBounded(t *testing.T) {
 	t.Parallel()
 	var observed Observed
 	for i := range 200 {
-		observed.Links = append(
-			observed.Links, Link{Name: fmt.Sprint("eth", i), Kind: "device", MAC: fmt.Sprintf("02:00:00:00:00:%02x", i)},
+		observed.Interfaces = append(
+			observed.Interfaces,
+			NetworkInterface{Name: fmt.Sprint("eth", i), Kind: "device", MAC: fmt.Sprintf("02:00:00:00:00:%02x", i)},
 		)
 	}
 	last := "02:00:00:00:00:c7"

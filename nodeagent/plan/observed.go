@@ -13,8 +13,8 @@ import (
 // counts it (INFINITY_LIFE_TIME in linux/if_addr.h).
 const Forever = math.MaxUint32 * time.Second
 
-// Link is a network interface of the node.
-type Link struct {
+// NetworkInterface is a network interface of the node.
+type NetworkInterface struct {
 	Name string
 	// Kind as in "ip -d link": dummy, ifb, bridge, veth, …; "device" for
 	// hardware.
@@ -24,13 +24,13 @@ type Link struct {
 	// Master is the name of the bridge, bond or the like that the link is a port of;
 	// empty for none.
 	Master string
-	// Loopback is set for lo and the like.
-	Loopback bool
-	// Ours means that the agent made it, as its virtual interface.
-	Ours bool
-	// Up means that packets pass: set up, and with a carrier as far as the
+	// IsLoopback is set for lo and the like.
+	IsLoopback bool
+	// IsOurs means that the agent made it, as its virtual interface.
+	IsOurs bool
+	// IsUp means that packets pass: set up, and with a carrier as far as the
 	// driver can tell.
-	Up bool
+	IsUp bool
 }
 
 // Address is an address on an interface.
@@ -38,19 +38,19 @@ type Address struct {
 	Interface string
 	// Prefix is the address with its mask, host bits kept.
 	Prefix netip.Prefix
-	// Ours means that the address is tagged as put there by this agent.
-	Ours bool
+	// IsOurs means that the address is tagged as put there by this agent.
+	IsOurs bool
 	// Valid and Preferred are what remains of the address's lifetimes, in whole
 	// seconds, or Forever. A preferred lifetime of 0 means that the address is
 	// never chosen as a source address.
 	Valid, Preferred time.Duration
 	// NoPrefixRoute means that no route to the prefix comes with the address.
 	NoPrefixRoute bool
-	// Temporary is an IPv6 privacy address (RFC 8981).
-	Temporary bool
-	// NarrowScope is an address of another scope than global, link for instance. The kernel
+	// IsTemporary is an IPv6 privacy address (RFC 8981).
+	IsTemporary bool
+	// HasNarrowScope is an address of another scope than global, link for instance. The kernel
 	// lists such IPv4 addresses after those of global scope, as ours are.
-	NarrowScope bool
+	HasNarrowScope bool
 }
 
 // RouteOrigin is what made a route.
@@ -81,24 +81,24 @@ type Route struct {
 
 // Observed is what the kernel holds.
 type Observed struct {
-	Links     []Link
-	Addresses []Address
-	Routes    []Route
+	Interfaces []NetworkInterface
+	Addresses  []Address
+	Routes     []Route
 }
 
-// link returns the link with the name.
-func (o Observed) link(name string) (Link, bool) {
-	for _, l := range o.Links {
+// interfaceNamed returns the interfaceNamed with the name.
+func (o Observed) interfaceNamed(name string) (NetworkInterface, bool) {
+	for _, l := range o.Interfaces {
 		if l.Name == name {
 			return l, true
 		}
 	}
-	return Link{}, false
+	return NetworkInterface{}, false
 }
 
-// HasLink reports whether there is a link with the name.
-func (o Observed) HasLink(name string) bool {
-	_, ok := o.link(name)
+// HasInterface reports whether there is a link with the name.
+func (o Observed) HasInterface(name string) bool {
+	_, ok := o.interfaceNamed(name)
 	return ok
 }
 
@@ -127,7 +127,7 @@ func Sender(addresses []Address, iface string, target netip.Addr) netip.Addr {
 	var sender netip.Addr
 	for _, a := range addresses {
 		addr := a.Prefix.Addr()
-		if a.Interface != iface || a.Ours || a.Temporary || addr.Is4() != target.Is4() || addr == target {
+		if a.Interface != iface || a.IsOurs || a.IsTemporary || addr.Is4() != target.Is4() || addr == target {
 			continue
 		}
 		if a.Prefix.Contains(target) {

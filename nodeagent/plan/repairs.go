@@ -96,7 +96,7 @@ func (d *decisionBuilder) isRepair(op Operation) bool {
 	if op.InPlace || op.Probe || op.Reclaim {
 		return false
 	}
-	if op.Desired.Local {
+	if op.Desired.IsLocal {
 		_, isHeld := d.in.Held[op.Desired.Addr]
 		return isHeld
 	}

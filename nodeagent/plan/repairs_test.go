@@ -172,7 +172,8 @@ func TestOnlyRepairsArePaced(t *testing.T) {
 		}, true},
 		"a Virtual address": {virtual("198.51.100.1", 32), onVirtual, func(*Inputs) {}, false},
 		"the virtual interface is missing": {
-			virtual("198.51.100.1", 32), onVirtual, func(in *Inputs) { in.Observed.Links = in.Observed.Links[:1] }, true,
+			virtual("198.51.100.1", 32), onVirtual,
+			func(in *Inputs) { in.Observed.Interfaces = in.Observed.Interfaces[:1] }, true,
 		},
 	} {
 		in := inputsFor(c.entry)

@@ -39,7 +39,7 @@ type AddressSettings struct {
 
 // ProbeSettings is how the link is asked whether a station has an address.
 type ProbeSettings struct {
-	Enabled bool
+	IsEnabled bool
 	// Count of probes, and how long each waits for an answer.
 	Count    int
 	Interval time.Duration
@@ -47,7 +47,7 @@ type ProbeSettings struct {
 
 // AnnounceSettings is how an address that was added is announced to the link.
 type AnnounceSettings struct {
-	Enabled bool
+	IsEnabled bool
 	// Delay between the add and the first of Count announcements.
 	Delay    time.Duration
 	Count    int
@@ -70,12 +70,12 @@ func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
 		Local:   addressSettingsOf(addresses.LocalInterface, AddressSettings{Valid: defaultValid, NoPrefixRoute: true}),
 		Virtual: addressSettingsOf(addresses.DummyInterface, AddressSettings{Valid: Forever}),
 		Probe: ProbeSettings{
-			Enabled: ptr.Deref(probe.Enabled, true),
-			Count:   int(ptr.Deref(probe.Count, 2)),
+			IsEnabled: ptr.Deref(probe.Enabled, true),
+			Count:     int(ptr.Deref(probe.Count, 2)),
 		},
 		Announce: AnnounceSettings{
-			Enabled: ptr.Deref(garp.Enabled, true),
-			Count:   int(ptr.Deref(garp.Count, 3)),
+			IsEnabled: ptr.Deref(garp.Enabled, true),
+			Count:     int(ptr.Deref(garp.Count, 3)),
 		},
 	}
 	s.Probe.Interval = 100 * time.Millisecond

@@ -476,8 +476,8 @@ func TestSettingsOf(t *testing.T) {
 		Selection: Selection{LocalInterface: "default", VirtualInterface: "kube-lb0"},
 		Local:     AddressSettings{Valid: 300 * time.Second, Preferred: 300 * time.Second, NoPrefixRoute: true},
 		Virtual:   AddressSettings{Valid: Forever, Preferred: Forever},
-		Probe:     ProbeSettings{Enabled: true, Count: 2, Interval: 100 * time.Millisecond},
-		Announce:  AnnounceSettings{Enabled: true, Count: 3, Interval: 500 * time.Millisecond},
+		Probe:     ProbeSettings{IsEnabled: true, Count: 2, Interval: 100 * time.Millisecond},
+		Announce:  AnnounceSettings{IsEnabled: true, Count: 3, Interval: 500 * time.Millisecond},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)

@@ -18,9 +18,9 @@ const (
 // the node holds, and what the agent knows of both.
 type Hearing struct {
 	Statement Statement
-	// IsFresh means that the agent renewed its Lease lately, and so knows that the node is to
+	// IsAgentFresh means that the agent renewed its Lease lately, and so knows that the node is to
 	// have the address.
-	IsFresh bool
+	IsAgentFresh bool
 	// IsUndefended means that the node is to hand the address over, or that nothing asks for it: the
 	// node holds the address, and the agent does not defend it.
 	IsUndefended bool
@@ -44,7 +44,7 @@ type Hearing struct {
 }
 
 // defends reports whether the agent defends the address.
-func (h Hearing) defends() bool { return h.IsFresh && !h.IsUndefended && !h.IsProvisional }
+func (h Hearing) defends() bool { return h.IsAgentFresh && !h.IsUndefended && !h.IsProvisional }
 
 // claims reports whether the station says more than it was asked.
 func (h Hearing) claims() bool { return h.Statement != StatementAnswer }
@@ -125,7 +125,7 @@ func Rules() []Rule {
 		// The manager may have told another node to take the address over, while this agent has
 		// not heard that it is to withdraw it; or any station claims it.
 		{"claim, and the agent does not defend", Hearing.claims, CheckClaim},
-		{"answer, and the agent is fresh", func(h Hearing) bool { return h.IsFresh }, Remember},
+		{"answer, and the agent is fresh", func(h Hearing) bool { return h.IsAgentFresh }, Remember},
 		{
 			"answer of a station that answered while the agent was fresh",
 			func(h Hearing) bool { return h.HasAnsweredSinceFresh }, Ignore,

@@ -12,7 +12,7 @@ func hearings() []Hearing {
 		for bits := range 1 << 9 {
 			is := func(bit int) bool { return bits>>bit&1 == 1 }
 			all = append(all, Hearing{
-				Statement: statement, IsFresh: is(0), IsUndefended: is(1), IsGateway: is(2), IsPreviousHolder: is(3),
+				Statement: statement, IsAgentFresh: is(0), IsUndefended: is(1), IsGateway: is(2), IsPreviousHolder: is(3),
 				HasAnsweredSinceFresh: is(4), IsAsked: is(5),
 				IsProvisional: is(6), IsHigher: is(7), IsLower: is(8),
 			})
@@ -33,17 +33,17 @@ func TestRules(t *testing.T) {
 	}{
 		{
 			"node with a higher epoch that was asked by itself answers",
-			Hearing{Statement: StatementAnswer, IsHigher: true, IsAsked: true, IsFresh: true}, Yield,
+			Hearing{Statement: StatementAnswer, IsHigher: true, IsAsked: true, IsAgentFresh: true}, Yield,
 		},
 		{
 			"claim of a node with a higher epoch, or its answer",
-			Hearing{Statement: StatementUse, IsHigher: true, IsFresh: true, IsGateway: true}, CheckClaim,
+			Hearing{Statement: StatementUse, IsHigher: true, IsAgentFresh: true, IsGateway: true}, CheckClaim,
 		},
 		{
 			"gateway, and the agent does not defend", Hearing{Statement: StatementAnnouncement, IsGateway: true, IsAsked: true},
 			Ignore,
 		},
-		{"answer of a gateway", Hearing{Statement: StatementAnswer, IsGateway: true, IsFresh: true}, Ignore},
+		{"answer of a gateway", Hearing{Statement: StatementAnswer, IsGateway: true, IsAgentFresh: true}, Ignore},
 		{
 			"node with a lower epoch",
 			Hearing{Statement: StatementAnnouncement, IsLower: true, IsProvisional: true, IsAsked: true}, Repeat,
@@ -58,7 +58,7 @@ func TestRules(t *testing.T) {
 		},
 		{
 			"previous holder goes on, whom the agent knows to be away",
-			Hearing{Statement: StatementAnnouncement, IsPreviousHolder: true, IsFresh: true}, Repeat,
+			Hearing{Statement: StatementAnnouncement, IsPreviousHolder: true, IsAgentFresh: true}, Repeat,
 		},
 		{
 			"previous holder goes on, and has all the time since the agent was fresh",
@@ -66,14 +66,14 @@ func TestRules(t *testing.T) {
 		},
 		{
 			"claim, and the agent defends",
-			Hearing{Statement: StatementUse, HasAnsweredSinceFresh: true, IsFresh: true}, Defend,
+			Hearing{Statement: StatementUse, HasAnsweredSinceFresh: true, IsAgentFresh: true}, Defend,
 		},
 		{
 			"claim, and the agent does not defend",
-			Hearing{Statement: StatementAnnouncement, HasAnsweredSinceFresh: true, IsFresh: true, IsUndefended: true},
+			Hearing{Statement: StatementAnnouncement, HasAnsweredSinceFresh: true, IsAgentFresh: true, IsUndefended: true},
 			CheckClaim,
 		},
-		{"answer, and the agent is fresh", Hearing{Statement: StatementAnswer, IsFresh: true}, Remember},
+		{"answer, and the agent is fresh", Hearing{Statement: StatementAnswer, IsAgentFresh: true}, Remember},
 		{
 			"answer of a station that answered while the agent was fresh",
 			Hearing{Statement: StatementAnswer, HasAnsweredSinceFresh: true},
@@ -114,7 +114,7 @@ func TestAttackJudgement(t *testing.T) {
 			"nothing is yielded to a station that was not asked by itself, and has not answered": verdict == Yield &&
 				(!h.IsAsked || h.Statement != StatementAnswer),
 			"an agent that is fresh yields nothing but what is undefended or provisional, " +
-				"but to a higher epoch": verdict == Yield && h.IsFresh &&
+				"but to a higher epoch": verdict == Yield && h.IsAgentFresh &&
 				!h.IsUndefended && !h.IsProvisional && !h.IsHigher,
 			"a gateway is never yielded to, nor asked, but one with a higher epoch": h.IsGateway && !h.IsHigher &&
 				(verdict == Yield || verdict == CheckClaim || verdict == Suspect),
@@ -128,7 +128,7 @@ func TestAttackJudgement(t *testing.T) {
 			"what is undefended is neither defended nor claimed, but against one that was displaced, " +
 				"or has a lower epoch": h.IsUndefended && !h.IsPreviousHolder && !h.IsLower &&
 				(verdict == Defend || verdict == Repeat),
-			"an agent that is fresh stands by its address against every claim, but of a higher epoch": h.IsFresh &&
+			"an agent that is fresh stands by its address against every claim, but of a higher epoch": h.IsAgentFresh &&
 				!h.IsUndefended && !h.IsProvisional &&
 				!h.IsHigher && h.Statement != StatementAnswer && verdict != Defend && verdict != Repeat,
 		} {

@@ -118,7 +118,7 @@ func (p *Plan) respectYields(
 func removalsOf(d *Desired, observed Observed) []Operation {
 	var removals []Operation
 	for _, a := range observed.Addresses {
-		if a.Ours && a.Interface == d.Interface && a.Prefix.Addr() == d.Addr {
+		if a.IsOurs && a.Interface == d.Interface && a.Prefix.Addr() == d.Addr {
 			removals = append(removals, Operation{Kind: Remove, Address: a, Desired: d})
 		}
 	}

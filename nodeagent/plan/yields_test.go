@@ -19,11 +19,11 @@ func TestSender(t *testing.T) {
 		}
 		return a
 	}
-	ours := func(a *Address) { a.Ours = true }
+	ours := func(a *Address) { a.IsOurs = true }
 	addresses := []Address{
 		address("eth0", "192.0.2.1/32", ours), address("eth0", "203.0.113.9/24"), address("eth0", "192.0.2.11/24"),
 		address("eth1", "198.51.100.11/24"),
-		address("eth0", "2001:db8::7/64", func(a *Address) { a.Temporary = true }), address("eth0", "fe80::1/64"),
+		address("eth0", "2001:db8::7/64", func(a *Address) { a.IsTemporary = true }), address("eth0", "fe80::1/64"),
 		address("eth0", "2001:db8::11/64"),
 		address("eth2", "192.0.2.1/32", ours),
 	}
@@ -50,9 +50,10 @@ func TestYieldedIsAskedForInSilence(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	addr := netip.MustParseAddr("192.0.2.1")
 	d := Desired{
-		Addr: addr, Prefix: netip.MustParsePrefix("192.0.2.1/32"), Interface: "eth0", Local: true, Takeover: true, Epoch: 3,
+		Addr: addr, Prefix: netip.MustParsePrefix("192.0.2.1/32"), Interface: "eth0",
+		IsLocal: true, IsTakeover: true, Epoch: 3,
 	}
-	observed := Observed{Links: []Link{{Name: "eth0", Up: true}}, Addresses: []Address{ownAddress}}
+	observed := Observed{Interfaces: []NetworkInterface{{Name: "eth0", IsUp: true}}, Addresses: []Address{ownAddress}}
 	for name, c := range map[string]struct {
 		yielded YieldedAddress
 		adds    int

@@ -569,8 +569,8 @@ func (s *Speaker) stop(ctx context.Context) error {
 	s.mu.Lock()
 	in := stopInputs{isDeleted: s.isDeleted, isDraining: s.routing != nil && s.routing.Spec.DrainSince != nil}
 	s.mu.Unlock()
-	in.isShutdown = stopKind(in) == "" && s.state.unit.isShutdown(ctx, s.Tasks)
-	whyRoutesGo := stopKind(in)
+	in.isShutdown = reasonToDropRoutes(in) == "" && s.state.unit.waitForShutdown(ctx, s.Tasks)
+	whyRoutesGo := reasonToDropRoutes(in)
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	log.FromContext(ctx).Info("The speaker ends", "neighboursKeepRoutes", whyRoutesGo == "", "why", whyRoutesGo)

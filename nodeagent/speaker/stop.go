@@ -31,9 +31,9 @@ type stopInputs struct {
 	isShutdown bool
 }
 
-// stopKind returns why neighbours are to drop the routes at once when the speaker ends, in words; it is empty
+// reasonToDropRoutes returns why neighbours are to drop the routes at once when the speaker ends, in words; it is empty
 // if they are to keep them, because another speaker follows on a node that forwards meanwhile.
-func stopKind(in stopInputs) (whyRoutesGo string) {
+func reasonToDropRoutes(in stopInputs) (whyRoutesGo string) {
 	switch {
 	case in.isDeleted:
 		return "the node has no neighbours any more"
@@ -63,9 +63,9 @@ func (w *unitWatch) hasStopped() bool {
 	return w.wasActive && errors.Is(err, fs.ErrNotExist)
 }
 
-// isShutdown waits until the node is known to shut down. It returns false if that is not so after
+// waitForShutdown waits until the node is known to shut down. It returns false if that is not so after
 // shutdownPatience, or at once if it cannot be known.
-func (w *unitWatch) isShutdown(ctx context.Context, t tasks.Runner) bool {
+func (w *unitWatch) waitForShutdown(ctx context.Context, t tasks.Runner) bool {
 	ctx, cancel := context.WithTimeout(ctx, shutdownPatience)
 	defer cancel()
 	for !w.hasStopped() {

@@ -14,7 +14,7 @@ func TestStopKind(t *testing.T) {
 		{stopInputs{isDeleted: true}, "the node has no neighbours any more"},
 		{stopInputs{isDeleted: true, isDraining: true, isShutdown: true}, "the node has no neighbours any more"},
 	} {
-		if got := stopKind(row.in); got != row.want {
+		if got := reasonToDropRoutes(row.in); got != row.want {
 			t.Errorf("%+v: %q, want %q", row.in, got, row.want)
 		}
 	}

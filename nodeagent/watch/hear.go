@@ -67,7 +67,7 @@ func (w *Watcher) hearWatched(a Answer) {
 	switch {
 	case a.Kind == Echo && w.number-a.Round <= uint16(w.settings.Misses): //nolint:gosec // at most 20
 		w.watched.hasEchoed, w.hasCeasedToEcho = true, false
-	case a.Kind == Echo || w.settings.TrustsEchoOnly || w.watched.hasEchoed && !w.asksInSilence():
+	case a.Kind == Echo || w.settings.TrustsEchoOnly || w.watched.hasEchoed && !w.isSilenceQuestionDue():
 		return
 	case w.watched.hasEchoed:
 		w.doubt()
@@ -101,7 +101,7 @@ func (w *Watcher) hearHolder(known *address, mac string) {
 	case !known.isAsked:
 	case !isWatched:
 		known.isTaken = true
-		other := w.target.other(known.Other)
+		other := w.target.otherSuccessor(known.Other)
 		known.isSucceeded = known.isSucceeded || other != nil && slices.Contains(other.MACs, mac)
 	case w.misses == 0:
 		known.isHeld = true

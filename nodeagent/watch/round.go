@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Facts are what a round depends on besides answers.
-type Facts struct {
+// RoundInputs are what a round depends on besides answers.
+type RoundInputs struct {
 	// CanHear means that the interface has a carrier, and that no answers were lost.
 	CanHear bool
-	// IsFresh means that the agent renewed its Lease lately, and so knows what the watched node
+	// IsAgentFresh means that the agent renewed its Lease lately, and so knows what the watched node
 	// is to have.
-	IsFresh bool
+	IsAgentFresh bool
 }
 
 // Question is to be sent on the link.
@@ -45,7 +45,7 @@ type Step struct {
 // Round ends a round, once all answers that came until now have been heard, and begins the
 // next one. The caller calls it each Settings.Interval. The first Step is about the watched node,
 // and those that follow, if any, are about other successors.
-func (w *Watcher) Round(now time.Time, facts Facts) []Step {
+func (w *Watcher) Round(now time.Time, facts RoundInputs) []Step {
 	step := Step{Node: w.target.Watched.Name}
 	if w.number > 0 {
 		step.Repeats = w.repeats()
@@ -73,7 +73,7 @@ func (w *Watcher) repeats() []netip.Addr {
 }
 
 // judge draws the conclusions of the round that ends.
-func (w *Watcher) judge(now time.Time, facts Facts) {
+func (w *Watcher) judge(now time.Time, facts RoundInputs) {
 	if w.areWitnessesAsked {
 		w.nodes.judge()
 	}
@@ -166,8 +166,8 @@ func (w *Watcher) begin(now time.Time) {
 }
 
 // questions returns what to ask in the round that has begun.
-func (w *Watcher) questions(now time.Time, facts Facts) []Question {
-	questions := w.askNode(nil, &w.target.Watched, !w.watched.hasEchoed || w.asksInSilence())
+func (w *Watcher) questions(now time.Time, facts RoundInputs) []Question {
+	questions := w.askNode(nil, &w.target.Watched, !w.watched.hasEchoed || w.isSilenceQuestionDue())
 	if w.areWitnessesAsked {
 		for i := range w.target.Witnesses {
 			n := &w.target.Witnesses[i]
@@ -184,8 +184,8 @@ func (w *Watcher) questions(now time.Time, facts Facts) []Question {
 		a := w.addresses[target.Addr]
 		switch {
 		case w.misses > 0:
-			a.isAsked = a.isArmed && !a.isClaimed && w.asksInSilence()
-		case toArm > 0 && w.isArmingDue(a, now, facts):
+			a.isAsked = a.isArmed && !a.isClaimed && w.isSilenceQuestionDue()
+		case toArm > 0 && w.isArmQuestionDue(a, now, facts):
 			a.isAsked, a.armAskedAt = true, now
 			toArm--
 		}
@@ -209,18 +209,18 @@ func (w *Watcher) askNode(questions []Question, n *Node, resolves bool) []Questi
 	return questions
 }
 
-// asksInSilence reports whether it is asked in this round of a silence who answers in the watched
+// isSilenceQuestionDue reports whether it is asked in this round of a silence who answers in the watched
 // node's name: early enough for the claim, and seldom after both successors could claim.
-func (w *Watcher) asksInSilence() bool {
+func (w *Watcher) isSilenceQuestionDue() bool {
 	over := w.misses - w.settings.Misses - w.settings.secondRankRounds()
 	return w.misses >= w.settings.Misses-quietRounds && (over <= 0 || over >= slowRounds && over%slowRounds < quietRounds)
 }
 
-// isArmingDue reports whether the link is to be asked whether the watched node has an address.
-func (w *Watcher) isArmingDue(a *address, now time.Time, facts Facts) bool {
+// isArmQuestionDue reports whether the link is to be asked whether the watched node has an address.
+func (w *Watcher) isArmQuestionDue(a *address, now time.Time, facts RoundInputs) bool {
 	gap := armInterval
 	if a.unheld > 0 && a.unheld < disarmMisses {
 		gap = armRetry
 	}
-	return (!a.isArmed || !facts.IsFresh) && now.Sub(a.armAskedAt) >= gap
+	return (!a.isArmed || !facts.IsAgentFresh) && now.Sub(a.armAskedAt) >= gap
 }

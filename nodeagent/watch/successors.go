@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// other returns the other successor of a name, or nil.
-func (t *Target) other(name string) *Node {
+// otherSuccessor returns the otherSuccessor successor of a name, or nil.
+func (t *Target) otherSuccessor(name string) *Node {
 	for i := range t.Others {
 		if t.Others[i].Name == name {
 			return &t.Others[i]
@@ -29,7 +29,7 @@ func (w *Watcher) watchAnsweringSuccessors() {
 // watchSuccessor begins to watch the other successor of an address. It was seen to answer for the address, or
 // may claim the address like this node, which has just claimed it.
 func (w *Watcher) watchSuccessor(a Address, isSeen bool) {
-	other := w.target.other(a.Other)
+	other := w.target.otherSuccessor(a.Other)
 	if other == nil {
 		return
 	}
@@ -75,7 +75,7 @@ func (w *Watcher) retargetSuccessorWatchers() {
 				addresses = append(addresses, a)
 			}
 		}
-		other := w.target.other(name)
+		other := w.target.otherSuccessor(name)
 		if other == nil || len(addresses) == 0 {
 			delete(w.successorWatchers, name)
 			continue
@@ -87,11 +87,11 @@ func (w *Watcher) retargetSuccessorWatchers() {
 // roundsOfSuccessorWatchers ends a round of the Watcher of each other successor, and begins the next one. An
 // address is armed with the node that answered for it last. No Announcement says whether another successor
 // has an address, so for its Watcher the agent is never fresh.
-func (w *Watcher) roundsOfSuccessorWatchers(now time.Time, facts Facts) []Step {
+func (w *Watcher) roundsOfSuccessorWatchers(now time.Time, facts RoundInputs) []Step {
 	var steps []Step
 	for _, name := range slices.Sorted(maps.Keys(w.successorWatchers)) {
 		watcher := w.successorWatchers[name]
-		steps = append(steps, watcher.Round(now, Facts{CanHear: facts.CanHear})...)
+		steps = append(steps, watcher.Round(now, RoundInputs{CanHear: facts.CanHear})...)
 		for addr, a := range watcher.addresses {
 			if own := w.addresses[addr]; watcher.watched.isKnown && a.heldAt.After(own.heldAt) {
 				own.isArmed = false

@@ -222,7 +222,7 @@ func TestForgedSuccessor(t *testing.T) {
 		target.Others = target.Witnesses
 		target.Addresses[0].Other = "node3"
 	})
-	w.facts.IsFresh = false
+	w.facts.IsAgentFresh = false
 	for range cold {
 		w.mustClaim(1)
 		w.watcher.Hear(Answer{Kind: Resolve, Addr: first, MAC: node3MAC})

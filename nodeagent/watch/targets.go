@@ -44,7 +44,7 @@ func Targets(
 			t.Gateways = t.Gateways[:min(len(t.Gateways), maxGateways)]
 		}
 		for _, n := range nodesOf(s.OtherSuccessors, key.Interface, canAsk) {
-			if t.other(n.Name) == nil {
+			if t.otherSuccessor(n.Name) == nil {
 				t.Others = append(t.Others, n)
 			}
 		}

@@ -222,7 +222,7 @@ func TestDeletedAddressIsDisarmed(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.mustClaim(cold)
-			w.facts.IsFresh = c.isFresh
+			w.facts.IsAgentFresh = c.isFresh
 			w.stations[0].addresses = []netip.Addr{node1Addr, second}
 			w.mustClaim(2 * cold)
 			w.stations[0].isDead = true
@@ -291,7 +291,7 @@ func TestQuestionsWhileAllIsWell(t *testing.T) {
 		}
 	}
 	clear(w.asked)
-	w.facts.IsFresh = false
+	w.facts.IsAgentFresh = false
 	w.mustClaim(minute)
 	if got := w.asked[question{Resolve, first}]; got != 6 {
 		t.Errorf("an agent that is not fresh asks for an address %d times a minute, want 6", got)
@@ -383,7 +383,7 @@ func TestDisarmedAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.mustClaim(cold)
-	w.facts.IsFresh = false
+	w.facts.IsAgentFresh = false
 	w.mustClaim(1) // asks for both
 	w.stations[0].addresses = []netip.Addr{node1Addr, second}
 	isArmed := func() bool { return w.watcher.addresses[first].isArmed }

@@ -40,7 +40,7 @@ type world struct {
 	t        *testing.T
 	watcher  *Watcher
 	now      time.Time
-	facts    Facts
+	facts    RoundInputs
 	isCutOff bool // node2 is
 	// isProxied means that the fabric answers ARP requests and neighbour solicitations for all
 	// nodes, also for the dead.
@@ -70,8 +70,8 @@ func newWorld(t *testing.T, edit ...func(*Settings, *Target)) *world {
 		e(&settings, &target)
 	}
 	return &world{
-		t: t, watcher: New(settings, target), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), facts: Facts{
-			CanHear: true, IsFresh: true,
+		t: t, watcher: New(settings, target), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), facts: RoundInputs{
+			CanHear: true, IsAgentFresh: true,
 		},
 		stations: []*station{
 			{mac: node1MAC, addresses: []netip.Addr{node1Addr, first, second}},

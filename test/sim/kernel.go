@@ -29,7 +29,7 @@ func (k kernel) Watch(ctx context.Context, changed func()) error {
 }
 
 // WatchLinks makes changed be called with all links.
-func (k kernel) WatchLinks(ctx context.Context, changed func([]plan.Link)) error {
+func (k kernel) WatchLinks(ctx context.Context, changed func([]plan.NetworkInterface)) error {
 	changed(k.Links())
 	return k.Watch(ctx, func() { changed(k.Links()) })
 }

@@ -492,7 +492,7 @@ func (l *laws) settledKernels() {
 			l.broken("%s: %v", n.Name, err)
 		}
 		for _, a := range observed.Addresses {
-			if _, isOwned := l.owners[a.Prefix.Addr()]; a.Ours && !isOwned {
+			if _, isOwned := l.owners[a.Prefix.Addr()]; a.IsOurs && !isOwned {
 				l.broken("settled: %s holds %s, which no Service has", n.Name, a.Prefix.Addr())
 			}
 		}

@@ -69,9 +69,9 @@ func (w *World) NewNode(server *apiserver.Server, number int, segments ...*Segme
 // boot gives the node a new kernel.
 func (n *Node) boot() {
 	n.boots++
-	links := []plan.Link{{Name: "lo", Kind: "loopback", Loopback: true, Up: true}}
+	links := []plan.NetworkInterface{{Name: "lo", Kind: "loopback", IsLoopback: true, IsUp: true}}
 	for _, c := range n.NICs {
-		links = append(links, plan.Link{Name: c.Name, Kind: "device", MAC: c.MAC.String(), Up: !c.port.IsDown})
+		links = append(links, plan.NetworkInterface{Name: c.Name, Kind: "device", MAC: c.MAC.String(), IsUp: !c.port.IsDown})
 	}
 	n.Kernel = linktest.New(links...)
 	for _, c := range n.NICs {

@@ -169,7 +169,7 @@ func (k speakerKernel) OwnAddresses(iface string) ([]netip.Prefix, error) {
 	addresses, err := k.Addresses(iface)
 	var own []netip.Prefix
 	for _, a := range addresses {
-		if a.Ours {
+		if a.IsOurs {
 			own = append(own, a.Prefix)
 		}
 	}

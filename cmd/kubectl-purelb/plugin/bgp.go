@@ -47,10 +47,10 @@ type BGPPeer struct {
 type BGPSession struct {
 	Node string `json:"node"`
 	v1.RoutingSession
-	// Networks is how many networks the node advertises, and Draining that it has been told
+	// NodeNetworks is how many networks the node advertises, and Draining that it has been told
 	// to withdraw them.
-	Networks int32 `json:"networks"`
-	Draining bool  `json:"draining,omitempty"`
+	NodeNetworks int32 `json:"networks"`
+	Draining     bool  `json:"draining,omitempty"`
 }
 
 // problems is what is wrong with the session: why it is not up, does not carry all families, or has not sent a route

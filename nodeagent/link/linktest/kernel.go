@@ -19,7 +19,7 @@ import (
 // lifetime ends; Add and Renew make an address the agent's.
 type Kernel struct {
 	mu        sync.Mutex
-	links     []plan.Link
+	links     []plan.NetworkInterface
 	routes    []plan.Route
 	addresses []heldAddress
 	// errorByAddress holds the error with which changes of an address fail.
@@ -37,7 +37,7 @@ type heldAddress struct {
 }
 
 // New returns a kernel with these links.
-func New(links ...plan.Link) *Kernel {
+func New(links ...plan.NetworkInterface) *Kernel {
 	return &Kernel{links: links, errorByAddress: map[netip.Addr]error{}}
 }
 
@@ -80,7 +80,7 @@ func (k *Kernel) SetUp(name string, up bool) {
 	defer k.mu.Unlock()
 	for i := range k.links {
 		if k.links[i].Name == name {
-			k.links[i].Up = up
+			k.links[i].IsUp = up
 		}
 	}
 	k.notify()
@@ -109,7 +109,8 @@ func (k *Kernel) Observe() (plan.Observed, error) {
 	defer k.mu.Unlock()
 	k.removeExpired()
 	o := plan.Observed{
-		Links: slices.Clone(k.links), Routes: slices.Clone(k.routes), Addresses: make([]plan.Address, 0, len(k.addresses)),
+		Interfaces: slices.Clone(k.links), Routes: slices.Clone(k.routes),
+		Addresses: make([]plan.Address, 0, len(k.addresses)),
 	}
 	for _, e := range k.addresses {
 		a := e.Address
@@ -155,7 +156,7 @@ func (k *Kernel) EnsureVirtual(name string) (string, error) {
 			return l.Kind, nil
 		}
 	}
-	k.links = append(k.links, plan.Link{Name: name, Kind: "dummy", Ours: true, Up: true})
+	k.links = append(k.links, plan.NetworkInterface{Name: name, Kind: "dummy", IsOurs: true, IsUp: true})
 	k.calls = append(k.calls, "EnsureVirtual "+name)
 	k.notify()
 	return "dummy", nil
@@ -169,7 +170,7 @@ func (k *Kernel) RemoveVirtual(name string) error {
 		return nil
 	}
 	before := len(k.links)
-	k.links = slices.DeleteFunc(k.links, func(l plan.Link) bool { return l.Name == name && l.Ours })
+	k.links = slices.DeleteFunc(k.links, func(l plan.NetworkInterface) bool { return l.Name == name && l.IsOurs })
 	if len(k.links) < before {
 		k.calls = append(k.calls, "RemoveVirtual "+name)
 		k.notify()
@@ -241,7 +242,7 @@ func (k *Kernel) Watch(ctx context.Context, changed func()) error {
 }
 
 // Links returns the links.
-func (k *Kernel) Links() []plan.Link {
+func (k *Kernel) Links() []plan.NetworkInterface {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.links)
@@ -249,7 +250,7 @@ func (k *Kernel) Links() []plan.Link {
 
 // WatchLinks calls changed with all links, at once and after each change, until ctx
 // ends.
-func (k *Kernel) WatchLinks(ctx context.Context, changed func([]plan.Link)) error {
+func (k *Kernel) WatchLinks(ctx context.Context, changed func([]plan.NetworkInterface)) error {
 	changed(k.Links())
 	return k.Watch(ctx, func() { changed(k.Links()) })
 }
@@ -264,10 +265,10 @@ func (k *Kernel) change(call string, a plan.Address, apply func() error) error {
 	err := k.errorByAddress[a.Prefix.Addr()]
 	switch {
 	case err != nil:
-	case !slices.ContainsFunc(k.links, func(l plan.Link) bool { return l.Name == a.Interface }):
+	case !slices.ContainsFunc(k.links, func(l plan.NetworkInterface) bool { return l.Name == a.Interface }):
 		err = unix.ENODEV
 	default:
-		a.Ours = true
+		a.IsOurs = true
 		err = apply()
 	}
 	if err != nil {

@@ -39,15 +39,15 @@ func (s *Server) boundRefreshes(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if err := s.endFlooded(ctx); err != nil && ctx.Err() == nil {
+		if err := s.endSessionsWithUnreadRefreshes(ctx); err != nil && ctx.Err() == nil {
 			s.log.Error(err, "Cannot bound what neighbours ask for")
 		}
 	}
 }
 
-// endFlooded ends the sessions whose neighbours have asked for too much that they have not read. It closes their
-// connections, so that nothing has to be sent for that; what waits goes with the session.
-func (s *Server) endFlooded(ctx context.Context) error {
+// endSessionsWithUnreadRefreshes ends the sessions whose neighbours have asked for too much that they have not read. It
+// closes their connections, so that nothing has to be sent for that; what waits goes with the session.
+func (s *Server) endSessionsWithUnreadRefreshes(ctx context.Context) error {
 	return s.bgp.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
 		addr, err := netip.ParseAddr(p.GetState().GetNeighborAddress())
 		if err != nil {

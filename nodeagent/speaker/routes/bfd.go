@@ -9,9 +9,9 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/speaker/bfd"
 )
 
-// bfdPatience is how long BFD waits for BGP: longer than a session takes to come up with a router that is
+// maxWaitForBGP is how long BFD waits for BGP: longer than a session takes to come up with a router that is
 // there.
-const bfdPatience = 20 * time.Second
+const maxWaitForBGP = 20 * time.Second
 
 // BFDWaits are the neighbours that are not watched yet, because BFD waits for BGP, by when that began. It is
 // lost with the process, and then BFD waits anew.
@@ -43,7 +43,7 @@ func (w BFDWaits) Watch(
 				since = now
 			}
 			next[p.Neighbour] = since
-			if now.Sub(since) < bfdPatience {
+			if now.Sub(since) < maxWaitForBGP {
 				continue
 			}
 		}

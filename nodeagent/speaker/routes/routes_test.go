@@ -272,7 +272,7 @@ func TestSourceInterface(t *testing.T) {
 		}
 		return a
 	}
-	ours, temporary := func(a *plan.Address) { a.Ours = true }, func(a *plan.Address) { a.Temporary = true }
+	ours, temporary := func(a *plan.Address) { a.IsOurs = true }, func(a *plan.Address) { a.IsTemporary = true }
 	addresses := []plan.Address{
 		at("eth0", "10.0.0.1/24", nil), at("lo", "127.0.0.1/8", nil), at("lo", "10.9.9.8/32", nil),
 		at("lo", "10.9.9.7/32", nil), at("lo", "10.9.9.1/32", ours), at("lo", "::1/128", nil), at("lo", "fe80::1/64", nil),

@@ -14,7 +14,7 @@ func sourceOn(addresses []plan.Address, iface string, neighbour netip.Addr) (net
 	var source netip.Addr
 	for _, a := range addresses {
 		addr := a.Prefix.Addr()
-		if addr.Is4() == neighbour.Is4() && !a.Ours && !a.Temporary && addr.IsGlobalUnicast() &&
+		if addr.Is4() == neighbour.Is4() && !a.IsOurs && !a.IsTemporary && addr.IsGlobalUnicast() &&
 			(!source.IsValid() || addr.Less(source)) {
 			source = addr
 		}
