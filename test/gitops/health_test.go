@@ -261,7 +261,7 @@ func runAgent(t *testing.T, node, lbNodeAgent string) {
 	options.Metrics.BindAddress = "0"
 	mgr, err := ctrl.NewManager(restConfig, options)
 	g.Expect(err).NotTo(HaveOccurred())
-	kernel := linktest.New(plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true})
+	kernel := linktest.New(plan.NetworkInterface{Name: "eth0", MAC: "02:00:00:00:00:0a", IsUp: true})
 	kernel.Put(plan.Address{
 		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever,
 	})

@@ -106,7 +106,9 @@ func (a *agents) createNode(ctx context.Context, i int) (*rest.Config, error) {
 // newKernel returns a node's kernel as it is after the node's start.
 func (a *agents) newKernel(i int) *linktest.Kernel {
 	address := a.shape.address(i)
-	kernel := linktest.New(plan.Link{Name: interfaceName, Kind: "device", MAC: neigh.MAC(mac(i)).String(), Up: true})
+	kernel := linktest.New(plan.NetworkInterface{
+		Name: interfaceName, Kind: "device", MAC: neigh.MAC(mac(i)).String(), IsUp: true,
+	})
 	kernel.Put(plan.Address{Interface: interfaceName, Prefix: address, Valid: plan.Forever, Preferred: plan.Forever})
 	kernel.AddRoute(plan.Route{Interface: interfaceName, Destination: address.Masked(), Origin: plan.OriginKernel})
 	kernel.AddRoute(plan.Route{
