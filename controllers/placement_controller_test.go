@@ -130,9 +130,15 @@ func TestAgentsRun(t *testing.T) {
 			everywhere.Status.Conditions[0].Status, everywhere.Status.Conditions[0].Reason, " ",
 			everywhere.Status.Conditions[0].Message)
 	}
-	g.Eventually(state).Should(Equal("2 0 FalseProgressing 0 of 2 agents are ready"))
+	g.Eventually(state).Should(Equal(
+		"2 0 FalseProgressing 0 of 2 agents are ready; the Lease is not renewed by the agent of plain, special: " +
+			"see the log of that agent",
+	))
 	runAgent(t, "plain")
-	g.Eventually(state).Should(Equal("2 1 FalseProgressing 1 of 2 agents are ready"))
+	g.Eventually(state).Should(Equal(
+		"2 1 FalseProgressing 1 of 2 agents are ready; the Lease is not renewed by the agent of special: see the log of " +
+			"that agent",
+	))
 	ds.Status.NumberReady = 2
 	g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
 	g.Eventually(state).
