@@ -73,9 +73,9 @@ func TestSlowRouterOfNodeThatIsLeft(t *testing.T) {
 		h.begin(h.laws.left, "excluded", []*Node{n},
 			func() error { return h.SetExcluded(n, true) }, func() error { return h.SetExcluded(n, false) })
 		h.Run(settledSoon)
+		h.Routers[0].InstallsAfter = 0 // it may send to nodes without an endpoint as long as it takes
 		h.endTrouble("excluded " + n.Name)
 		h.Run(settledSoon)
-		h.Routers[0].InstallsAfter = 0
 	})
 }
 
