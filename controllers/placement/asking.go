@@ -83,7 +83,7 @@ func (p *placer) chooseAskers(addr netip.Addr, e *assignment, ranked map[subnetO
 	key := subnetOfLink{link, subnet}
 	candidates, isRanked := ranked[key]
 	if !isRanked {
-		for _, n := range p.nodesInSubnetOf(addr) {
+		for n := range p.nodesInSubnetOf(addr) {
 			if p.mayAsk(n, link.holder) && !slices.Contains(candidates, n) {
 				candidates = append(candidates, n)
 			}

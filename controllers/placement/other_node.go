@@ -2,7 +2,6 @@ package placement
 
 import (
 	"net/netip"
-	"slices"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -41,7 +40,10 @@ func CountWithoutOtherNode(inputs Inputs, result *Result) map[string]int {
 // hasOtherNode reports whether a node other than the holder of a Local address could take it.
 func (p *placer) hasOtherNode(a *Address, holder *Node) bool {
 	checks := append(cordonChecks[:len(cordonChecks):len(cordonChecks)], offSubnet, p.checkConfirmed(a.Subnet))
-	return slices.ContainsFunc(p.nodesInSubnetOf(a.Addr), func(n *Node) bool {
-		return n != holder && reasonAgainst(n, a, checks) == ""
-	})
+	for n := range p.nodesInSubnetOf(a.Addr) {
+		if n != holder && reasonAgainst(n, a, checks) == "" {
+			return true
+		}
+	}
+	return false
 }

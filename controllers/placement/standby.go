@@ -137,7 +137,7 @@ func (p *placer) chooseWitnesses(key standbyKey, link *Interface) []v1.StandbyNo
 	score := func(n *Node) uint64 { return linkScore(n.Name, holderLink{key.watcher, key.watched}) }
 	var witnesses []*Node
 	for _, s := range link.Subnets {
-		for _, n := range p.nodesInSubnetOf(s.Addr()) {
+		for n := range p.nodesInSubnetOf(s.Addr()) {
 			isAlive := n.Liveness != Expired && !n.IsNotReady && !n.IsShuttingDown
 			if n.Name != key.watcher && n.Name != key.watched && isAlive && len(n.ownAddressesOn(link)) > 0 &&
 				!slices.Contains(witnesses, n) {

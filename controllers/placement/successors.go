@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -148,7 +149,7 @@ func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string
 func (p *placer) watchCandidates(held []*heldAddress) []*Node {
 	isCandidate := map[*Node]bool{}
 	for _, h := range held {
-		for _, n := range p.nodesInSubnetOf(h.address.Addr) {
+		for n := range p.nodesInSubnetOf(h.address.Addr) {
 			if !isCandidate[n] {
 				isCandidate[n] = maySucceed(n, h)
 			}
@@ -162,7 +163,7 @@ func (p *placer) watchCandidates(held []*heldAddress) []*Node {
 }
 
 // nodesInSubnetOf are the nodes with an interface in a subnet that contains an address.
-func (p *placer) nodesInSubnetOf(a netip.Addr) []*Node {
+func (p *placer) nodesInSubnetOf(a netip.Addr) iter.Seq[*Node] {
 	if p.nodesOfSubnet == nil {
 		p.nodesOfSubnet = map[netip.Prefix][]*Node{}
 		for _, n := range p.nodes {
@@ -173,13 +174,19 @@ func (p *placer) nodesInSubnetOf(a netip.Addr) []*Node {
 			}
 		}
 	}
-	var nodes []*Node
-	for bits := range a.BitLen() + 1 {
-		if subnet, err := a.Prefix(bits); err == nil {
-			nodes = append(nodes, p.nodesOfSubnet[subnet]...)
+	return func(yield func(*Node) bool) {
+		for bits := range a.BitLen() + 1 {
+			subnet, err := a.Prefix(bits)
+			if err != nil {
+				continue
+			}
+			for _, n := range p.nodesOfSubnet[subnet] {
+				if !yield(n) {
+					return
+				}
+			}
 		}
 	}
-	return nodes
 }
 
 // countTakers counts the watchers that are or may be successors for an address.
