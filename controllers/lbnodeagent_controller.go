@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -106,14 +105,10 @@ var reportsOfLeavingNode = predicate.NewPredicateFuncs(func(obj client.Object) b
 })
 
 // hasInterfacesChanged lets through that the agent of a node reports that it selects interfaces, or none.
-var hasInterfacesChanged = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*v1.Announcement)
-		after, ok2 := e.ObjectNew.(*v1.Announcement)
-		return ok1 && ok2 && (hasReportedFacts(before) != hasReportedFacts(after) ||
-			(len(before.Status.Interfaces) == 0) != (len(after.Status.Interfaces) == 0))
-	},
-}
+var hasInterfacesChanged = changed(func(before, after *v1.Announcement) bool {
+	return hasReportedFacts(before) != hasReportedFacts(after) ||
+		(len(before.Status.Interfaces) == 0) != (len(after.Status.Interfaces) == 0)
+})
 
 // Reconcile labels the nodes and keeps the DaemonSet of one LBNodeAgent. A Node that cannot be
 // labelled holds up nothing else: the reconciler tries again.
@@ -301,14 +296,7 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*labelledNodes
 		selecting := all[name]
 		selecting.selectedCount++
 		all[name] = selecting
-		all[label] = r.withLabelled(all[label], n)
-		if slices.ContainsFunc(announcementsByNode[n.Name], func(a v1.Announcement) bool {
-			return a.Spec.LBNodeAgent == label && hasReportedFacts(&a) && len(a.Status.Interfaces) == 0
-		}) {
-			labelled := all[label]
-			labelled.withoutInterface = append(labelled.withoutInterface, n.Name)
-			all[label] = labelled
-		}
+		all[label] = r.withLabelled(all[label], n, announcementsByNode[n.Name])
 		switch agents.LabelActionOf(list, n.Labels, announcementsByNode[n.Name], r.Liveness.SilentFor(n.Name) > lostAfter) {
 		case agents.Keep:
 		case agents.Wait:
@@ -345,12 +333,20 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context, nodes *labelledN
 	return errors.Join(errs...)
 }
 
-// withLabelled counts a node that has the label of an LBNodeAgent. Agents run on Linux only.
-func (r *LBNodeAgentReconciler) withLabelled(nodes agentNodes, n *corev1.Node) agentNodes {
+// withLabelled counts a node that has the label of an LBNodeAgent, and what the node's Announcements report. Agents run
+// on Linux only.
+func (r *LBNodeAgentReconciler) withLabelled(
+	nodes agentNodes, n *corev1.Node, announcements []v1.Announcement,
+) agentNodes {
 	if os, known := n.Labels[corev1.LabelOSStable]; known && os != "linux" {
 		return nodes
 	}
 	nodes.labelledCount++
+	if slices.ContainsFunc(announcements, func(a v1.Announcement) bool {
+		return a.Spec.LBNodeAgent == n.Labels[v1.LabelAgent] && hasReportedFacts(&a) && len(a.Status.Interfaces) == 0
+	}) {
+		nodes.withoutInterface = append(nodes.withoutInterface, n.Name)
+	}
 	if r.Liveness.LivenessOf(n.Name) != placement.Expired {
 		return nodes
 	}

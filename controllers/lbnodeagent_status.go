@@ -117,17 +117,11 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 		ready.Message += "; " + describeSilent(nodes.silent)
 	}
 	condition.SetReady(&status.Conditions, ready, len(errs) > 0)
-	meta.RemoveStatusCondition(&status.Conditions, v1.ConditionInterfaceNotFound)
+	notFound := ""
 	if len(nodes.withoutInterface) > 0 && len(errs) == 0 {
-		notFound := metav1.Condition{
-			Type: v1.ConditionInterfaceNotFound, Status: metav1.ConditionTrue, Reason: v1.ReasonInterfaceNotFound,
-			ObservedGeneration: agent.Generation, Message: describeWithoutInterface(agent, nodes),
-		}
-		if before := meta.FindStatusCondition(agent.Status.Conditions, notFound.Type); before != nil {
-			notFound.LastTransitionTime = before.LastTransitionTime
-		}
-		meta.SetStatusCondition(&status.Conditions, notFound)
+		notFound = describeWithoutInterface(agent, nodes)
 	}
+	setWhileTrue(&status.Conditions, agent.Generation, v1.ConditionInterfaceNotFound, v1.ReasonInterfaceNotFound, notFound)
 	return status
 }
 

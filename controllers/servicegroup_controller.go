@@ -205,12 +205,12 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 	}
 	meta.RemoveStatusCondition(&status.Conditions, v1.ConditionGroupAdvertised)
 	condition.SetReady(&status.Conditions, ready, !verdict.Ready() && !verdict.IsWaitingForIPAM())
-	setWhileTrue(&status, v1.ConditionNodeAddressesExceeded, v1.ReasonTooManyNodeAddresses,
+	setWhileTrue(&status.Conditions, sg.Generation, v1.ConditionNodeAddressesExceeded, v1.ReasonTooManyNodeAddresses,
 		allocation.DescribeExcess(group, inputs.excess))
 	// While a node joins, a condition that is there stays, and none comes.
 	if inputs.areFactsComplete || len(inputs.subnetsNotFound) == 0 ||
 		meta.IsStatusConditionTrue(status.Conditions, v1.ConditionSubnetNotFound) {
-		setWhileTrue(&status, v1.ConditionSubnetNotFound, v1.ReasonSubnetNotFound,
+		setWhileTrue(&status.Conditions, sg.Generation, v1.ConditionSubnetNotFound, v1.ReasonSubnetNotFound,
 			allocation.DescribeSubnetsNotFound(inputs.subnetsNotFound))
 	}
 	status.LastIPAMSync = sg.Status.LastIPAMSync
@@ -248,17 +248,4 @@ func countText(n int64) string {
 		return ">10^18"
 	}
 	return strconv.FormatInt(n, 10)
-}
-
-// setWhileTrue sets a condition that is only there while it is True, or removes it if message is
-// empty.
-func setWhileTrue(status *v1.ServiceGroupStatus, conditionType, reason, message string) {
-	if message == "" {
-		meta.RemoveStatusCondition(&status.Conditions, conditionType)
-		return
-	}
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: conditionType, Status: metav1.ConditionTrue, ObservedGeneration: status.ObservedGeneration,
-		Reason: reason, Message: textlimit.Shorten(message, maxMessage),
-	})
 }

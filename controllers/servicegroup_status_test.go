@@ -34,7 +34,7 @@ func TestSubnetNotFoundWhileANodeJoins(t *testing.T) {
 		}
 		sg := &v1.ServiceGroup{}
 		if row.isStored {
-			setWhileTrue(&sg.Status, v1.ConditionSubnetNotFound, v1.ReasonSubnetNotFound, "no node is in it")
+			setWhileTrue(&sg.Status.Conditions, 0, v1.ConditionSubnetNotFound, v1.ReasonSubnetNotFound, "no node is in it")
 		}
 		status := groupStatus(sg, inputs)
 		if got := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionSubnetNotFound); got != row.wants {
