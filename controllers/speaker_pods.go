@@ -7,8 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -55,6 +53,9 @@ func isRunning(pod *corev1.Pod) bool {
 func currentReports(
 	ctx context.Context, c client.Reader, namespace string, routings map[string]*v1.NodeRouting,
 ) (map[string]*v1.NodeRouting, error) {
+	if len(routings) == 0 { // as without BGP, whose Services ask, too
+		return routings, nil
+	}
 	var nodes corev1.NodeList
 	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes: %w", err)
@@ -99,8 +100,6 @@ func (r *AnnouncedReconciler) requestsForSpeakerPod(ctx context.Context, pod cli
 }
 
 // speakerRunsChanged lets through that a speaker's pod comes to a node, runs or does not run any more, and goes.
-var speakerRunsChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*corev1.Pod)
-	after, ok2 := e.ObjectNew.(*corev1.Pod)
-	return ok1 && ok2 && (isRunning(before) != isRunning(after) || before.Spec.NodeName != after.Spec.NodeName)
-}}
+var speakerRunsChanged = changed(func(before, after *corev1.Pod) bool {
+	return isRunning(before) != isRunning(after) || before.Spec.NodeName != after.Spec.NodeName
+})
