@@ -115,7 +115,7 @@ func TestPluginCommands(t *testing.T) {
 		words := wordsOf(match[1])
 		commands = append(commands, words)
 		for _, word := range words {
-			if !regexp.MustCompile(`(Use: +|clusterCommand\(\s*)"` + word + `[" ]`).MatchString(code) {
+			if !regexp.MustCompile(`Use: +"` + word + `[" ]`).MatchString(code) {
 				t.Errorf("docs/reference/kubectl-purelb.md: there is no command %s", word)
 			}
 		}

@@ -117,25 +117,17 @@ func TestFolders(t *testing.T) {
 
 // The shell is offered names of the cluster.
 func TestCompletion(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer := map[string]string{
-			"/api": `{"kind": "APIVersions", "versions": ["v1"]}`,
-			"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
-				{"name": "nodes", "kind": "Node", "verbs": ["list"]},
-				{"name": "services", "kind": "Service", "namespaced": true, "verbs": ["list"]}]}`,
-			"/apis": `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
-			"/api/v1/nodes": `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-				"items": [{"metadata": {"name": "node2"}}, {"metadata": {"name": "node1"}}]}`,
-			"/api/v1/namespaces/shop/services": `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-				"items": [{"metadata": {"name": "web", "namespace": "shop"}}]}`,
-		}[r.URL.Path]
-		w.Header().Set("Content-Type", "application/json")
-		if answer == "" {
-			w.WriteHeader(http.StatusNotFound)
-		}
-		_, _ = w.Write([]byte(answer))
-	}))
-	defer server.Close()
+	server := serveAnswers(t, map[string]string{
+		"/api": `{"kind": "APIVersions", "versions": ["v1"]}`,
+		"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+			{"name": "nodes", "kind": "Node", "verbs": ["list"]},
+			{"name": "services", "kind": "Service", "namespaced": true, "verbs": ["list"]}]}`,
+		"/apis": `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
+		"/api/v1/nodes": `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+			"items": [{"metadata": {"name": "node2"}}, {"metadata": {"name": "node1"}}]}`,
+		"/api/v1/namespaces/shop/services": `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+			"items": [{"metadata": {"name": "web", "namespace": "shop"}}]}`,
+	})
 	t.Setenv("KUBECONFIG", "/nonexistent")
 	for args, want := range map[string]string{
 		"drain":                   "node1\nnode2\n:4\n",
@@ -157,32 +149,39 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// What a program reads of a command that writes is nothing but the outcome; people read what it does.
-func TestOutcomeForPrograms(t *testing.T) {
-	t.Setenv("KUBECONFIG", "/nonexistent")
+// serveAnswers is an API server that answers each path by a JSON document, and others by 404, until the test ends.
+func serveAnswers(t *testing.T, answers map[string]string) *httptest.Server {
+	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		in := "/apis/purelb.io/v1/namespaces/purelb-system/"
-		answer := map[string]string{
-			"/api": `{"kind": "APIVersions", "versions": ["v1"]}`,
-			"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
-				{"name": "nodes", "kind": "Node", "verbs": ["get", "patch"]}]}`,
-			"/apis": `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "purelb.io",
-				"versions": [{"groupVersion": "purelb.io/v1", "version": "v1"}]}]}`,
-			"/apis/purelb.io/v1": `{"kind": "APIResourceList", "groupVersion": "purelb.io/v1", "resources": [
-				{"name": "lbnodeagents", "kind": "LBNodeAgent", "namespaced": true, "verbs": ["list"]},
-				{"name": "announcements", "kind": "Announcement", "namespaced": true, "verbs": ["list"]}]}`,
-			"/api/v1/nodes/node1": `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node1"}}`,
-			in + "lbnodeagents": `{"kind": "LBNodeAgentList", "apiVersion": "purelb.io/v1",
-				"items": [{"metadata": {"name": "default", "namespace": "purelb-system"}}]}`,
-			in + "announcements": `{"kind": "AnnouncementList", "apiVersion": "purelb.io/v1", "items": []}`,
-		}[r.URL.Path]
+		answer := answers[r.URL.Path]
 		w.Header().Set("Content-Type", "application/json")
 		if answer == "" {
 			w.WriteHeader(http.StatusNotFound)
 		}
 		_, _ = w.Write([]byte(answer))
 	}))
-	defer server.Close()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// A program reads of drain and undrain nothing but their outcome, and people read what these commands do.
+func TestOutcomeForPrograms(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	const in = "/apis/purelb.io/v1/namespaces/purelb-system/"
+	server := serveAnswers(t, map[string]string{
+		"/api": `{"kind": "APIVersions", "versions": ["v1"]}`,
+		"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+			{"name": "nodes", "kind": "Node", "verbs": ["get", "patch"]}]}`,
+		"/apis": `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "purelb.io",
+			"versions": [{"groupVersion": "purelb.io/v1", "version": "v1"}]}]}`,
+		"/apis/purelb.io/v1": `{"kind": "APIResourceList", "groupVersion": "purelb.io/v1", "resources": [
+			{"name": "lbnodeagents", "kind": "LBNodeAgent", "namespaced": true, "verbs": ["list"]},
+			{"name": "announcements", "kind": "Announcement", "namespaced": true, "verbs": ["list"]}]}`,
+		"/api/v1/nodes/node1": `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node1"}}`,
+		in + "lbnodeagents": `{"kind": "LBNodeAgentList", "apiVersion": "purelb.io/v1",
+			"items": [{"metadata": {"name": "default", "namespace": "purelb-system"}}]}`,
+		in + "announcements": `{"kind": "AnnouncementList", "apiVersion": "purelb.io/v1", "items": []}`,
+	})
 	for args, want := range map[string]struct{ out, errOut string }{
 		"drain node1 -o json":   {`{"node":"node1","left":[]}`, "node node1 announces nothing any more"},
 		"drain node1 -o yaml":   {"left: []\nnode: node1\n", "node node1 is labelled"},
