@@ -27,6 +27,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tcpmd5"
 )
 
 // provisionalTime is after how long the reconciler looks again whether agents have withdrawn addresses
@@ -247,8 +248,9 @@ func (r *RoutingReconciler) writePasswords(ctx context.Context, g *routingInputs
 		stored, isStored := g.secrets[routing.SpeakerName(name)]
 		data := map[string][]byte{}
 		for file, ref := range files {
-			if password, exists := g.Password(ref); exists && routing.PasswordProblem(password) == "" {
-				data[file] = password
+			content, exists := g.Password(ref)
+			if _, problem := tcpmd5.PasswordIn(content); exists && problem == "" {
+				data[file] = content
 			} else if before, exists := stored[file]; exists {
 				data[file] = before
 			}

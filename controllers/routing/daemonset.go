@@ -1,9 +1,6 @@
 package routing
 
 import (
-	"bytes"
-	"fmt"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -30,21 +27,6 @@ func SpeakerName(lbNodeAgent string) string { return agents.NameOf(component, lb
 
 // SpeakerLabels select the DaemonSets and Secrets of all speakers.
 func SpeakerLabels() map[string]string { return agents.LabelsOf(component) }
-
-// maxPassword is the longest password of TCP MD5 in Linux, in bytes.
-const maxPassword = 80
-
-// PasswordProblem returns why no session can have a password, or an empty text. Speakers ignore the end of
-// its last line.
-func PasswordProblem(password []byte) string {
-	switch n := len(bytes.TrimRight(password, "\r\n")); {
-	case n == 0:
-		return "is empty"
-	case n > maxPassword:
-		return fmt.Sprintf("has %d bytes: TCP MD5 takes at most %d", n, maxPassword)
-	}
-	return ""
-}
 
 // Passwords renders the Secret with the passwords that the speakers of an LBNodeAgent need, by
 // the name of the file.

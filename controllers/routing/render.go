@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/tcpmd5"
 )
 
 // Result is what Render decides.
@@ -76,7 +77,7 @@ func Render(in Inputs) Result {
 		if ref != nil {
 			password, exists := in.Password(*ref)
 			if result.LacksSecret = !exists; exists {
-				result.PasswordProblem = PasswordProblem(password)
+				_, result.PasswordProblem = tcpmd5.PasswordIn(password)
 			}
 		}
 		for _, n := range selectNodes(p, in.Nodes) {
