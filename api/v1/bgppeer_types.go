@@ -90,6 +90,9 @@ type BGPBFD struct {
 	Multiplier *int32 `json:"multiplier,omitempty"`
 }
 
+// DefaultRestartSeconds is restartTime of a BGPPeer without gracefulRestart, and the default below.
+const DefaultRestartSeconds = 30
+
 // BGPGracefulRestart says how long the neighbour keeps the routes of a speaker that
 // restarts (RFC 4724).
 type BGPGracefulRestart struct {

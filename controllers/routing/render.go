@@ -239,7 +239,7 @@ func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
 		TTLSecurity:     p.Spec.TTLSecurity,
 		Port:            179, HoldSeconds: seconds(p.Spec.HoldTime, 9),
 		ConnectSeconds: max(seconds(p.Spec.ConnectTime, 2), minConnectSeconds),
-		RestartSeconds: 30,
+		RestartSeconds: v1.DefaultRestartSeconds,
 		PeerASN:        int64(p.Spec.PeerASN.Number()),
 	}
 	if at.addr.IsValid() {
@@ -259,7 +259,7 @@ func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
 		peer.EBGPMultihop = *p.Spec.EBGPMultihop
 	}
 	if g := p.Spec.GracefulRestart; g != nil {
-		peer.RestartSeconds = seconds(g.RestartTime, 30)
+		peer.RestartSeconds = seconds(g.RestartTime, v1.DefaultRestartSeconds)
 	}
 	if b := p.Spec.BFD; b != nil {
 		peer.BFDIntervalMilliseconds, peer.BFDMultiplier = 300, 3
