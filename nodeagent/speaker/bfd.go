@@ -3,7 +3,6 @@ package speaker
 import (
 	"context"
 	"net/netip"
-	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -52,7 +51,7 @@ func (s *Speaker) resetSession(ctx context.Context, neighbour netip.Addr) {
 
 // watchNeighbours watches neighbours by BFD, and notes in the sessions with them how that is.
 func (s *Speaker) watchNeighbours(sessions []routes.Session) {
-	watched, waits := s.state.bfdWaits.Watch(s.state.held.Peers, sessions, s.state.bfd.State, time.Now())
+	watched, waits := s.state.bfdWaits.Watch(s.state.held.Peers, sessions, s.state.bfd.State, s.Tasks.Now())
 	s.state.bfdWaits = waits
 	s.state.bfd.Sync(watched)
 }

@@ -282,7 +282,7 @@ func (s *Speaker) restore(ctx context.Context) error {
 	}
 	s.routing = routing
 	s.state = state{
-		isRestart: isSameBoot, isOpen: isSameBoot, began: time.Now(), routers: map[string]netip.Addr{},
+		isRestart: isSameBoot, isOpen: isSameBoot, began: s.Tasks.Now(), routers: map[string]netip.Addr{},
 		addresses: map[string][]plan.Address{}, bootID: bootID,
 		unit:     unitWatch{dir: s.UnitDir},
 		refusal:  refusal{backoff: pacing.Backoff{Min: minRefusalRetry, Max: maxRefusalRetry}},
@@ -371,7 +371,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 		return pollInterval, nil // nothing is known yet, or nothing is to be done any more
 	}
 	s.state.unit.hasStopped()
-	now := time.Now()
+	now := s.Tasks.Now()
 	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
 	addresses, err := s.Kernel.OwnAddresses(string(routing.Spec.Interface))
 	if err != nil {
@@ -498,7 +498,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 // the service proxy, without which the node would drop what it attracts.
 func (s *Speaker) mayOpen(ctx context.Context) bool {
 	if !s.state.isOpen {
-		s.state.isOpen = time.Since(s.state.began) > proxyPatience || s.ProxyForwards(ctx)
+		s.state.isOpen = s.Tasks.Now().Sub(s.state.began) > proxyPatience || s.ProxyForwards(ctx)
 	}
 	return s.state.isOpen
 }
@@ -530,6 +530,9 @@ func (s *Speaker) addressesOn(iface string) ([]plan.Address, error) {
 	return nil, err
 }
 
+// isFromCheckpoint reports whether a NodeRouting is known from the checkpoint only, as the API server has yet to answer.
+func isFromCheckpoint(routing *purelbv1.NodeRouting) bool { return routing.UID == "" }
+
 // report passes on how the sessions are.
 func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Session, isDrained bool) {
 	latest := *routing
@@ -540,7 +543,7 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 	}
 	status := routes.Status(&latest, s.state.held, sessions, isDrained, problem)
 	mayWait := s.state.failureGap(latest.Status, status)
-	if routing.UID != "" { // else it is known from the checkpoint only: the API server has yet to answer
+	if !isFromCheckpoint(routing) {
 		s.reporter.Set([]report.Status[purelbv1.NodeRoutingStatus]{{
 			Object: routing, Before: latest.Status, After: status, MayWait: mayWait,
 		}})
@@ -556,11 +559,11 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 		allSent = allSent && sent
 	}
 	isComplete := s.state.isOpen && allSent && len(s.state.held.Waiting) == 0
-	s.isReady.Store(isComplete || time.Since(s.state.began) > readyPatience)
+	s.isReady.Store(isComplete || s.Tasks.Now().Sub(s.state.began) > readyPatience)
 }
 
 // stop ends the sessions. Neighbours keep the routes while the next speaker starts, unless
-// stopKind says why not.
+// reasonToDropRoutes says why not.
 func (s *Speaker) stop(ctx context.Context) error {
 	server := s.server()
 	if server == nil {

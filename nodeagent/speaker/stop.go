@@ -23,7 +23,7 @@ const (
 	shutdownInterval = 50 * time.Millisecond
 )
 
-// stopInputs is everything that stopKind decides from.
+// stopInputs is everything that reasonToDropRoutes decides from.
 type stopInputs struct {
 	// isDraining is that traffic is to leave the node, and isDeleted that the node's NodeRouting was deleted.
 	isDraining, isDeleted bool
