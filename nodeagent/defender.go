@@ -53,7 +53,7 @@ func newDefender(a *Agent) *defender {
 		kernel: a.Kernel, neighbours: a.Neighbours, announcer: a.announcer, freshness: a.freshness, metrics: a.Metrics,
 		tasks: a.Tasks, wake: a.wake,
 		carrierReturned: make(chan struct{}, 1), yielded: make(chan struct{}, 1),
-		gateways: newGatewayCache(a.Kernel), defence: plan.NewDefence(),
+		gateways: newGatewayCache(a.Kernel, a.Tasks.Now), defence: plan.NewDefence(),
 		stopListening: map[string]context.CancelFunc{}, isUp: map[string]bool{}, wakes: pacing.Batch{Gap: wakeGap},
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -81,8 +80,8 @@ func (r *application) isProxyBehind(ctx context.Context, d *plan.Desired) bool {
 	if r.Proxy == nil {
 		return false
 	}
-	began := time.Now()
-	defer func() { r.proxyTime += time.Since(began) }()
+	began := r.Tasks.Now()
+	defer func() { r.proxyTime += r.Tasks.Now().Sub(began) }()
 	return r.proxyTime >= proxyBudget || !r.Proxy.Serves(ctx, r.proxyAddrs, d.Addr, d.HealthPort)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -13,50 +12,6 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
-
-// gatewayCache remembers the MACs of the gateways for gatewayCacheTTL. It is lost with the
-// process, and filled again by the next frame.
-type gatewayCache struct {
-	kernel   Kernel
-	mu       sync.Mutex
-	gateways map[string][]netip.Addr // the next hops of default routes that the agent saw last, by interface
-	macs     map[string]cachedMACs   // by interface
-}
-
-type cachedMACs struct {
-	macs  []neigh.MAC
-	since time.Time
-}
-
-func newGatewayCache(kernel Kernel) gatewayCache {
-	return gatewayCache{kernel: kernel, macs: map[string]cachedMACs{}}
-}
-
-// note makes the cache ask the kernel for these gateways from now on.
-func (g *gatewayCache) note(gateways map[string][]netip.Addr) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.gateways = gateways
-}
-
-// all returns the gateways by interface.
-func (g *gatewayCache) all() map[string][]netip.Addr {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.gateways
-}
-
-// macsOf returns the MACs of the gateways by an interface.
-func (g *gatewayCache) macsOf(iface string) []neigh.MAC {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	cached, isCached := g.macs[iface]
-	if !isCached || time.Since(cached.since) > gatewayCacheTTL {
-		cached = cachedMACs{neigh.ParseMACs(g.kernel.NeighbourMACs(iface, g.gateways[iface])), time.Now()}
-		g.macs[iface] = cached
-	}
-	return cached.macs
-}
 
 // questionOf returns the question which station has an address that one of these stations may
 // have. The caller does not hold the lock.
