@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/ipam"
 )
 
@@ -54,6 +55,7 @@ func (x *ExternalIPAM) EnsureInstallation(ctx context.Context) (types.UID, error
 	return own, checkInstallation(record, own)
 }
 
+// readInstallation reads the record from the API server. Its error is IsNotFound if there is none.
 func (x *ExternalIPAM) readInstallation(ctx context.Context) (*corev1.ConfigMap, error) {
 	record := &corev1.ConfigMap{}
 	err := x.uncached.Get(ctx, client.ObjectKey{Namespace: x.namespace, Name: installationRecord}, record)
@@ -79,10 +81,10 @@ func checkInstallation(record *corev1.ConfigMap, own types.UID) error {
 	if recorded == string(own) {
 		return nil
 	}
-	const consequence = "NetBox is asked for nothing, and nothing is changed there"
+	const consequence = allocation.NetboxName + " is asked for nothing, and nothing is changed there"
 	name := fmt.Sprintf("ConfigMap %s in namespace %s", record.Name, record.Namespace)
 	message := fmt.Sprintf("%s says that this cluster is installation %s, and the manager's id is %s: %s. "+
-		"If this cluster is a copy of %s, or is no longer to be %s, delete the ConfigMap: what NetBox has recorded "+
+		"If this cluster is a copy of %s, or is no longer to be %s, delete the ConfigMap: what "+allocation.NetboxName+" has recorded "+
 		"for %s then stays as it is. Otherwise start the manager with --installation-id=%s",
 		name, recorded, own, consequence, recorded, recorded, recorded, recorded)
 	if ipam.CheckInstallationID(recorded) != nil {

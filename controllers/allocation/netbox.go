@@ -55,6 +55,12 @@ type NetboxSource struct {
 	Selector v1.NetboxSelector
 }
 
+// NetboxName is what messages call NetBox.
+const NetboxName = "NetBox"
+
+// SystemName is what messages call the system that the addresses come from.
+func (n *Netbox) SystemName() string { return NetboxName + " " + n.URL }
+
 // IsByTenant reports whether the addresses are those that NetBox has reserved for a
 // tenant.
 func (n *Netbox) IsByTenant() bool { return len(n.Sources) == 0 }

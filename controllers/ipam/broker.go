@@ -368,12 +368,12 @@ func (b *Broker) lateAnswer(group string, waited time.Duration) (allocation.Offe
 	case g == nil:
 		return waiting(v1.ReasonWaitingForIPAM, "ServiceGroup "+group+" has not been looked at yet"), true
 	case b.queues[g.endpoint].isSlow(b.Now()):
-		return waiting(v1.ReasonIPAMUnavailable, "NetBox "+g.config.URL+" is slow to answer: the Service goes on waiting"),
+		return waiting(v1.ReasonIPAMUnavailable, g.config.SystemName()+" is slow to answer: the Service goes on waiting"),
 			true
 	case waited >= queuedAfter:
 		return waiting(
 			v1.ReasonWaitingForIPAM,
-			"others are asking NetBox "+g.config.URL+" for addresses, too: the Service waits for its turn",
+			"others are asking "+g.config.SystemName()+" for addresses, too: the Service waits for its turn",
 		), true
 	}
 	return allocation.Offer{}, false

@@ -129,7 +129,7 @@ func (b *Broker) noteAnswer(e endpoint, q *queue) {
 // observe notes how the system of a group is. While the reason stays the same, another
 // message has to wait.
 func (b *Broker) observe(name string, g *groupState, q *queue) {
-	reason, message := v1.ReasonReachable, "NetBox "+g.config.URL+" answers"
+	reason, message := v1.ReasonReachable, g.config.SystemName()+" answers"
 	if failure := q.health.failure; failure != nil {
 		reason, message = failure.Reason, failure.Message
 	} else if g.failure != nil {
