@@ -52,7 +52,7 @@
 //	Unheld: no node announces it or probes for it, and one is elected if any may take it
 //	    a node is elected
 //	        -> Probing
-//	    a node whose claim was revoked announces the address
+//	    a node whose entry was revoked announces the address
 //	        -> Announced
 //	Probing: a node was given it, and has not announced it yet
 //	    the node announces the address

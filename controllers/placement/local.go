@@ -12,8 +12,8 @@ func (p *placer) keepHolder(a *Address, holder *assignment) {
 	p.noteHeld(a, holder)
 }
 
-// keepElected keeps the claim of a Local address that no node holds. The elected node takes the
-// address over if a node that lost its claim answers for it.
+// keepElected keeps the entry of the elected node of a Local address that no node holds. The elected node takes
+// the address over if a node whose entry was revoked answers for it.
 func (p *placer) keepElected(a *Address, elected *assignment) {
 	spec := elected.Spec
 	if elected.ReportedState == v1.StateWaiting && p.mayBeHeldByRevokedNode(a) {
@@ -68,7 +68,7 @@ func (p *placer) keepWithoutCandidate(a *Address, holder *assignment) {
 	p.keepEntry(holder.node, a, spec)
 }
 
-// placeUnheld gives a Local address that no node holds or claims to a node.
+// placeUnheld gives a Local address that no node holds, and none was elected for, to a node.
 func (p *placer) placeUnheld(a *Address) {
 	candidate := p.electNode(a, nil)
 	if candidate == nil {
@@ -99,15 +99,15 @@ func (p *placer) noteFailover(a *Address, holder *assignment) {
 		if isLast && v1.EpochOf(e.Spec.Successors, holder.Node) != holder.Spec.Epoch {
 			p.result.FailedOver[a.Addr] = Move{
 				Kind: Failover, Cause: CauseLease, From: e.Node, To: holder.Node,
-				Message: explainClaim(holder) + ": " + e.Node + " " + reasonAgainst(e.node, a, holdChecks),
+				Message: explainFailover(holder) + ": " + e.Node + " " + reasonAgainst(e.node, a, holdChecks),
 			}
 			return
 		}
 	}
 }
 
-// explainClaim says in words how a node could claim the address of one whose agent is silent.
-func explainClaim(holder *assignment) string {
+// explainFailover says in words how a node could get the address of one whose agent is silent.
+func explainFailover(holder *assignment) string {
 	if holder.Spec.ClaimPolicy == v1.ClaimTakeover {
 		return "it was taken over, although its node still answered for it"
 	}
@@ -145,7 +145,7 @@ func (p *placer) keepFailedEntries(a *Address, to *Node, newEntry *v1.AnnouncedA
 	return found
 }
 
-// keepLatestElected keeps the latest claim, although its node is not to have the address any
+// keepLatestElected keeps the latest entry, although its node is not to have the address any
 // more: the node may have it already.
 func (p *placer) keepLatestElected(a *Address) {
 	for _, e := range p.entriesByAddress[a.Addr] {

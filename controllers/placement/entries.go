@@ -35,7 +35,7 @@ func (p *placer) electedOf(a *Address) *assignment {
 }
 
 // mayActOnLostEntry reports whether the agent of an elected node that did not report in time may
-// still act on the claim: it has not had the time to observe that the claim is lost.
+// still act on its entry: it has not had the time to observe that the entry is revoked.
 func (p *placer) mayActOnLostEntry(a *Address) bool {
 	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
 		isLost := e.step == stepGiven && e.isOverdue || e.step == stepRevoked && !e.isOverdue
@@ -86,7 +86,7 @@ func (p *placer) mayBeHeldByRevokedNode(a *Address) bool {
 }
 
 // chooseNext returns the node that is to have the address of a holder, with its entry: the
-// node that claims the address already, or else an elected one. The node is nil if there is
+// node that was given the address already, or else an elected one. The node is nil if there is
 // none.
 func (p *placer) chooseNext(a *Address, s situation) (*Node, v1.AnnouncedAddress) {
 	if s.elected != nil {
@@ -99,8 +99,8 @@ func (p *placer) chooseNext(a *Address, s situation) (*Node, v1.AnnouncedAddress
 	return n, p.newEntry(a, n)
 }
 
-// newEntry is a new claim of a node: with the next epoch, and only if no device answers
-// for the address but those of its previous holders.
+// newEntry is a new entry for a node, with the next epoch: the node may claim the address only if no device
+// answers for it but those of its previous holders.
 func (p *placer) newEntry(a *Address, n *Node) v1.AnnouncedAddress {
 	return v1.AnnouncedAddress{
 		Type: v1.AnnounceLocal, ClaimPolicy: v1.ClaimProbe, Epoch: p.highestEpoch(a.Addr) + 1,
