@@ -15,7 +15,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// maxNamed is how many addresses, or BGPPeers, the condition names.
+// maxNamed is how many of several addresses, or BGPPeers, a condition names.
 const maxNamed = 3
 
 // Advertise returns the condition v1.ConditionAdvertised of a Service: whether routers have been

@@ -163,7 +163,6 @@ func SummariseReach(all []Reached) metav1.Condition {
 	if len(all) == 0 {
 		return metav1.Condition{}
 	}
-	const maxNamed = 3
 	order := []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown, metav1.ConditionTrue}
 	rank := func(r Reached) int { return slices.Index(order, r.Reachable) }
 	all = slices.SortedStableFunc(slices.Values(all), func(a, b Reached) int { return rank(a) - rank(b) })

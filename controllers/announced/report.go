@@ -90,7 +90,6 @@ func describeState(p Place) string {
 // condition says how many of all announcements are made, and names up to three of the
 // addresses that have no node, and of the announcements that wait.
 func condition(announced, all int, unplaced, waiting []string) metav1.Condition {
-	const maxNamed = 3
 	c := metav1.Condition{Type: v1.ConditionAnnounced, Status: metav1.ConditionFalse, Reason: v1.ReasonAnnouncing}
 	c.Message = fmt.Sprintf("%d of %d announcements are made", announced, all)
 	switch {
