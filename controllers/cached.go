@@ -121,8 +121,8 @@ func slimServiceSpec(spec *corev1.ServiceSpec) corev1.ServiceSpec {
 }
 
 // SlimEndpointSlice makes the cache keep of an EndpointSlice which nodes have endpoints that
-// serve, and which of these are ready: see nodesServing. Its labels are copies of those of
-// the Service.
+// serve, and which of these are ready: one endpoint for each node and readiness (see servingNodes). Its labels
+// are copies of those of the Service.
 func SlimEndpointSlice(obj any) (any, error) {
 	slice, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok {

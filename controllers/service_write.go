@@ -107,9 +107,9 @@ func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) er
 	return nil
 }
 
-// write writes, in one apply, the addresses that a Service is to show, its record, the
-// condition and the annotations, if the Service is still as it was read. Without a
-// condition, the record goes, too. Afterwards svc is what is stored.
+// write writes the addresses that a Service is to show, its record, the condition and the annotations, in one
+// apply, after a patch that takes addresses away if that is needed; if the Service is still as it was read.
+// Without a condition, the record goes, too. Afterwards svc is what is stored.
 func (r *ServiceReconciler) write(
 	ctx context.Context, svc *corev1.Service, result *allocation.Result, condition *metav1.Condition,
 ) error {

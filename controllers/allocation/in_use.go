@@ -10,8 +10,8 @@ import (
 // concurrent use.
 type InUse struct {
 	serviceByName     map[string]*Service
-	servicesByAddress map[netip.Addr][]*Service // in the order of compareUsers
-	servicesByKey     map[string][]*Service     // in the order of compareSharers
+	servicesByAddress map[netip.Addr][]*Service // in the order of compareForAddress
+	servicesByKey     map[string][]*Service     // in the order of compareForKey
 	addresses         addressSet
 }
 

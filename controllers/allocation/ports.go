@@ -65,7 +65,7 @@ func (s PortSet) containsAll(other PortSet) bool {
 	return true
 }
 
-// String lists the ports, such as TCP/80,UDP/53.
+// String lists the ports, such as TCP/80,UDP/53. Records store this text, and parsePorts reads it.
 func (s PortSet) String() string {
 	return strings.Join(textlimit.Texts(s), ",")
 }

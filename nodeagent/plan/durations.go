@@ -44,8 +44,9 @@ const (
 	// that goes on answering.
 	repeatGap = time.Second
 	// repeatFor is for how long claims are repeated against a previous holder: by then the
-	// address has faded from its kernel.
-	repeatFor = 300 * time.Second
+	// address has faded from its kernel, unless local.addressConfig gives it a longer lifetime. After
+	// that the previous holder counts as any other station.
+	repeatFor = defaultValid
 	// answerWindow is for how long after a question a frame for this node alone may be the
 	// answer, and answerWindowForAll for how long a frame for all stations may be: an
 	// advertisement does not say whether it is an answer.

@@ -9,7 +9,8 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// kernelAddress returns how a desired address is put on its interface.
+// kernelAddress returns how a desired address is put on its interface: with the lifetimes of the settings, which are
+// defaultValid of a Local address unless local.addressConfig says otherwise.
 func (s Settings) kernelAddress(d *Desired) Address {
 	lifetimes := s.Virtual
 	if d.IsLocal {

@@ -16,7 +16,8 @@ type YieldedAddress struct {
 	Epoch int64 `json:"epoch"`
 	// MAC of that station, lower case with colons.
 	MAC string `json:"mac"`
-	// YieldedAlone means that the agent has yielded as nobody on the link answered the node.
+	// YieldedAlone means that the agent has yielded as nobody on the link answered the node. Its name in the
+	// checkpoint stays: earlier agents have written it.
 	YieldedAlone bool `json:"isAlone,omitempty"`
 	// Announcement is the UID of the Announcement that has the entry; empty if it is not known.
 	Announcement types.UID `json:"announcement,omitempty"`

@@ -87,6 +87,7 @@ func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (
 	if _, err := informer.AddEventHandler(handler); err != nil {
 		return nil, fmt.Errorf("watch Secret %s: %w", o.Secret, err)
 	}
+	// The certificate lasts for a year, and the rotator renews it 90 days before its end.
 	err = rotator.AddRotator(mgr, &rotator.CertRotator{
 		ControllerName: o.Secret, // unique in a process, as names of controllers must be
 		SecretKey:      s.secret,

@@ -138,7 +138,8 @@ func isStatus(err error, status int) bool {
 }
 
 // sendOnce sends one request, and decodes the answer into out unless that is nil. Errors are
-// of type *requestRefused if NetBox has refused this request, else of *ipam.Error.
+// of type *requestRefused if NetBox has refused this request, else of *ipam.Error, apart from that of a body that cannot
+// be encoded.
 func (c *client) sendOnce(
 	ctx context.Context, method, path string, query url.Values, header http.Header, body, out any,
 ) (*answer, error) {
@@ -194,6 +195,8 @@ func outcomeOf(a *answer, err error) string {
 	return strconv.Itoa(a.status)
 }
 
+// exchange sends a request, and returns the answer. It is an error if there is none, or if it is a redirect (3xx), says
+// that NetBox cannot answer now (429, 5xx), or is not JSON. Other answers, such as a refusal (4xx), are none.
 func (c *client) exchange(req *http.Request) (*answer, error) {
 	isConnected := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { isConnected = true }}
