@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -39,8 +40,8 @@ type BGPPeer struct {
 	Name        string `json:"name"`
 	Established int32  `json:"established"`
 	Desired     int32  `json:"desired"`
-	Reason      string `json:"reason,omitempty"`
-	Message     string `json:"message,omitempty"` // if it is not ready
+	Reason      string `json:"reason,omitempty"`  // of condition Ready
+	Message     string `json:"message,omitempty"` // of condition Ready; only while that is not True
 }
 
 // BGPSession is the session of one node with one neighbour.
@@ -96,14 +97,9 @@ func BGPStateOf(c *Cluster) *BGPState {
 			)
 		}
 	}
-	isUp := func(s BGPSession) int {
-		if s.State == v1.SessionEstablished {
-			return 1
-		}
-		return 0
-	}
+	isDown := func(s BGPSession) bool { return s.State != v1.SessionEstablished }
 	slices.SortStableFunc(b.Sessions, func(x, y BGPSession) int {
-		return cmp.Or(cmp.Compare(isUp(x), isUp(y)), cmp.Compare(x.Node, y.Node), cmp.Compare(x.Neighbor, y.Neighbor))
+		return cmp.Or(order.TrueFirst(isDown(x), isDown(y)), cmp.Compare(x.Node, y.Node), cmp.Compare(x.Neighbor, y.Neighbor))
 	})
 	return b
 }

@@ -178,6 +178,7 @@ func normaliseValue(value any) any {
 	return value
 }
 
+// add adds one object of a file. It fails if the object has no kind.
 func (f *Files) add(name string, object *unstructured.Unstructured) error {
 	if object.GetKind() == "" {
 		return errors.New("an object has no kind")
