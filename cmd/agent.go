@@ -111,7 +111,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	}
 	agent := &nodeagent.Agent{
 		Client:       mgr.GetClient(),
-		Live:         mgr.GetAPIReader(),
+		APIReader:    mgr.GetAPIReader(),
 		Kernel:       kernel,
 		Neighbours:   neighbours,
 		Proxy:        nodeagent.ProxyHealthCheck{},

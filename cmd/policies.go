@@ -28,7 +28,7 @@ func setUpPolicies(ctx context.Context, mgr manager.Manager, o managerOptions) e
 		return nil
 	}
 	return (&controllers.PolicyReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(),
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
 		Recorder:  controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder("purelb-policy")},
 		Namespace: o.namespace, PodName: o.podName,
 		Users: policy.Users{Manager: name, Agent: serviceAccountPrefix + o.namespace + ":" + o.agentServiceAccount,

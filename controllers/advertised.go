@@ -32,10 +32,10 @@ func (r *AnnouncedReconciler) advertisedCondition(
 	if err != nil {
 		return metav1.Condition{}, err
 	}
-	if routings, err = currentReports(ctx, r.Client, r.Namespace, routings); err != nil {
+	if routings, err = withDeadSpeakersDown(ctx, r.Client, r.Namespace, routings); err != nil {
 		return metav1.Condition{}, err
 	}
-	return announced.Advertise(places, routings, group), nil
+	return announced.AdvertisedCondition(places, routings, group), nil
 }
 
 // recordAdvertised records that no route to an address of a Service is known to have been sent, and why, or that one is

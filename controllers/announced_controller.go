@@ -103,7 +103,7 @@ func (s *announcedState) settleAll(
 		if due[t] = wanted[t]; !isDue {
 			due[t] = ptr.Deref(stored, metav1.Condition{})
 		}
-		wait = smallest(wait, untilDue)
+		wait = shortestWait(wait, untilDue)
 	}
 	return due, wait
 }
@@ -137,7 +137,7 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 		if conditions[v1.ConditionAdvertised], err = r.advertisedCondition(ctx, group, places); err != nil {
 			return reconcile.Result{}, err
 		}
-		if conditions[v1.ConditionServiceReachable], err = r.reachable(ctx, places, askings); err != nil {
+		if conditions[v1.ConditionServiceReachable], err = r.reachableCondition(ctx, places, askings); err != nil {
 			return reconcile.Result{}, err
 		}
 	}

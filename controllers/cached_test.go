@@ -180,7 +180,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 	// Texts that are too long are known as such, and what is not PureLB's keeps its addresses.
 	full.Annotations[v1.AnnotationAddresses] = strings.Repeat("1", 5000)
 	if got, want := allocation.RequestOf(slimmed(t, SlimService, full)),
-		allocation.RequestOf(full); !reflect.DeepEqual(got, want) || got.TooLong == "" {
+		allocation.RequestOf(full); !reflect.DeepEqual(got, want) || got.TooLongText == "" {
 		t.Errorf("a long list: %+v, not %+v", got, want)
 	}
 	full.Spec.LoadBalancerClass = ptr.To("example.com/other")
@@ -263,7 +263,7 @@ func TestSlimNodeAndLease(t *testing.T) {
 	kept := &cluster{agents: handsOver, nodes: []corev1.Node{*slimmed(t, SlimNode, n)}}
 	if got, want := kept.placementNode(&kept.nodes[0], nil, 0, now),
 		whole.placementNode(n, nil, 0, now); !reflect.DeepEqual(got, want) || !got.IsShuttingDown ||
-		!got.IsCordoned || got.HandsOver != netip.MustParseAddr("10.0.0.1") {
+		!got.IsCordoned || got.AddressToHandOver != netip.MustParseAddr("10.0.0.1") {
 		t.Errorf("%+v, not %+v", got, want)
 	}
 	before, after := slimmed(t, SlimNode, n), n.DeepCopy()

@@ -89,7 +89,7 @@ func (c *cluster) untilNextDrainTimeout(now time.Time) time.Duration {
 	wait := time.Duration(0)
 	for _, routing := range c.routings {
 		if routing.Spec.DrainSince != nil {
-			wait = smallest(wait, untilRoutesWithdrawn(routing, now))
+			wait = shortestWait(wait, untilRoutesWithdrawn(routing, now))
 		}
 	}
 	return wait

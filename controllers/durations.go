@@ -166,8 +166,8 @@ func sharedReportWait(commons []v1.CommonAnnouncement) time.Duration {
 	return wait
 }
 
-// smallest is the smallest of the times to wait that are not 0, which is never.
-func smallest(waits ...time.Duration) time.Duration {
+// shortestWait is the smallest of the times to wait that are not 0, which is never.
+func shortestWait(waits ...time.Duration) time.Duration {
 	least := time.Duration(0)
 	for _, w := range waits {
 		if w > 0 && (least == 0 || w < least) {

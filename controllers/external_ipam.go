@@ -29,7 +29,7 @@ import (
 // ExternalIPAM connects the allocator with the external IPAM systems of ServiceGroups.
 type ExternalIPAM struct {
 	client    client.Client
-	uncached  client.Reader
+	apiReader client.Reader
 	recorder  events.EventRecorder
 	namespace string
 	// installationID is empty for the UID of the namespace kube-system.
@@ -38,8 +38,8 @@ type ExternalIPAM struct {
 	broker                *ipam.Broker
 	// index is the allocator's. The allocator sets it before the Broker starts.
 	index *serviceIndex
-	// services and groups are the queues of the reconcilers, once these run.
-	services, groups atomic.Pointer[queue]
+	// serviceQueue and groupQueue are the queues of the reconcilers, once these run.
+	serviceQueue, groupQueue atomic.Pointer[queue]
 }
 
 // ExternalIPAMOptions say how to reach external IPAM systems.
@@ -62,7 +62,7 @@ type ExternalIPAMOptions struct {
 // NewExternalIPAM makes an ExternalIPAM. Until a manager runs it, it asks no system: groups wait.
 func NewExternalIPAM(c client.Client, uncached client.Reader, o ExternalIPAMOptions) *ExternalIPAM {
 	x := &ExternalIPAM{
-		client: c, uncached: uncached, recorder: o.Recorder, namespace: o.Namespace,
+		client: c, apiReader: uncached, recorder: o.Recorder, namespace: o.Namespace,
 		isDefaultLoadBalancer: o.IsDefaultLoadBalancer,
 		installationID:        o.InstallationID, index: newServiceIndex(o.IsDefaultLoadBalancer, o.Now),
 	}
@@ -74,9 +74,9 @@ func NewExternalIPAM(c client.Client, uncached client.Reader, o ExternalIPAMOpti
 			options.Observe = func(outcome string, took time.Duration) { o.Metrics.ObserveIPAMRequest(group, outcome, took) }
 			return netbox.NewSystem(config, token, cluster, options)
 		},
-		AnswersChanged: func(name types.NamespacedName) { add(&x.services, name, 0) },
+		AnswersChanged: func(name types.NamespacedName) { enqueueIfRunning(&x.serviceQueue, name, 0) },
 		ObservationChanged: func(group string) {
-			add(&x.groups, types.NamespacedName{Namespace: x.namespace, Name: group}, ipamReportWait)
+			enqueueIfRunning(&x.groupQueue, types.NamespacedName{Namespace: x.namespace, Name: group}, ipamReportWait)
 		},
 		FoundDifference: x.reportDifference,
 	})
@@ -91,8 +91,8 @@ func (x *ExternalIPAM) SetupWithManager(mgr interface {
 	return mgr.Add(x.broker)
 }
 
-// add enqueues a request, if the queue's reconciler runs.
-func add(q *atomic.Pointer[queue], name types.NamespacedName, after time.Duration) {
+// enqueueIfRunning enqueues a request, if the queue's reconciler runs.
+func enqueueIfRunning(q *atomic.Pointer[queue], name types.NamespacedName, after time.Duration) {
 	if to := q.Load(); to != nil {
 		(*to).AddAfter(reconcile.Request{NamespacedName: name}, after)
 	}
@@ -124,15 +124,15 @@ func (x *ExternalIPAM) releaseRecorded(record allocation.Record, addrs []netip.A
 	}
 }
 
-// secretURL is the key of a Secret that says to which URL its token may be sent. Without it, whoever may
+// secretURLKey is the key of a Secret that says to which URL its token may be sent. Without it, whoever may
 // write ServiceGroups could have the manager send any Secret of its namespace anywhere.
-const secretURL = "url"
+const secretURLKey = "url"
 
 // Token reads the token for a NetBox from its Secret, which has to be for the URL of this NetBox. Its
 // errors say nothing of what the Secret holds.
 func (x *ExternalIPAM) Token(ctx context.Context, config *allocation.Netbox) (string, error) {
 	s := &corev1.Secret{}
-	err := x.uncached.Get(ctx, client.ObjectKey{Namespace: x.namespace, Name: config.TokenSecret}, s)
+	err := x.apiReader.Get(ctx, client.ObjectKey{Namespace: x.namespace, Name: config.TokenSecret}, s)
 	name := fmt.Sprintf("Secret %s in namespace %s", config.TokenSecret, x.namespace)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -141,13 +141,13 @@ func (x *ExternalIPAM) Token(ctx context.Context, config *allocation.Netbox) (st
 		return "", fmt.Errorf("read Secret %s: %w", config.TokenSecret, err)
 	case len(s.Data[config.TokenKey]) == 0:
 		return "", tokenError(name + " has no key " + config.TokenKey + ": the token for NetBox is missing")
-	case len(s.Data[secretURL]) == 0:
+	case len(s.Data[secretURLKey]) == 0:
 		return "", tokenError(
-			name + " has no key " + secretURL + " with the URL that its token may be sent to: it is sent nowhere",
+			name + " has no key " + secretURLKey + " with the URL that its token may be sent to: it is sent nowhere",
 		)
-	case !config.HasURL(string(s.Data[secretURL])):
+	case !config.HasURL(string(s.Data[secretURLKey])):
 		return "", tokenError(
-			name + " has another URL in its key " + secretURL + " than " + config.URL + ": its token is not sent there",
+			name + " has another URL in its key " + secretURLKey + " than " + config.URL + ": its token is not sent there",
 		)
 	}
 	return string(s.Data[config.TokenKey]), nil

@@ -41,7 +41,7 @@ func withObservation(sg *v1.ServiceGroup, o *ipam.Observation) *v1.ServiceGroup 
 	}
 	sg.Status.LastIPAMSync = &metav1.Time{Time: o.SyncedAt.Truncate(1e9)}
 	sg.Status.Pools = nil
-	for _, p := range o.Report.Pools {
+	for _, p := range o.Report.Ranges {
 		sg.Status.Pools = append(
 			sg.Status.Pools, v1.PoolStatus{Range: p.Addrs.String(), Subnet: p.Subnet.String(), Recorded: ptr.To(p.Recorded)},
 		)

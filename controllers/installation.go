@@ -37,7 +37,7 @@ func (x *ExternalIPAM) EnsureInstallation(ctx context.Context) (types.UID, error
 	own := x.installationID
 	if own == "" {
 		namespace := &corev1.Namespace{}
-		if err := x.uncached.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
+		if err := x.apiReader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
 			return "", err
 		}
 		own = namespace.UID
@@ -58,7 +58,7 @@ func (x *ExternalIPAM) EnsureInstallation(ctx context.Context) (types.UID, error
 // readInstallation reads the record from the API server. Its error is IsNotFound if there is none.
 func (x *ExternalIPAM) readInstallation(ctx context.Context) (*corev1.ConfigMap, error) {
 	record := &corev1.ConfigMap{}
-	err := x.uncached.Get(ctx, client.ObjectKey{Namespace: x.namespace, Name: installationRecord}, record)
+	err := x.apiReader.Get(ctx, client.ObjectKey{Namespace: x.namespace, Name: installationRecord}, record)
 	return record, err
 }
 
@@ -84,8 +84,9 @@ func checkInstallation(record *corev1.ConfigMap, own types.UID) error {
 	const consequence = allocation.NetboxName + " is asked for nothing, and nothing is changed there"
 	name := fmt.Sprintf("ConfigMap %s in namespace %s", record.Name, record.Namespace)
 	message := fmt.Sprintf("%s says that this cluster is installation %s, and the manager's id is %s: %s. "+
-		"If this cluster is a copy of %s, or is no longer to be %s, delete the ConfigMap: what "+allocation.NetboxName+" has recorded "+
-		"for %s then stays as it is. Otherwise start the manager with --installation-id=%s",
+		"If this cluster is a copy of %s, or is no longer to be %s, delete the ConfigMap: what "+
+		allocation.NetboxName+" has recorded for %s then stays as it is. "+
+		"Otherwise start the manager with --installation-id=%s",
 		name, recorded, own, consequence, recorded, recorded, recorded, recorded)
 	if ipam.CheckInstallationID(recorded) != nil {
 		message = fmt.Sprintf("%s has no id of an installation in its key %s: %s. "+

@@ -79,7 +79,7 @@ func TestInstallationRecordedTwice(t *testing.T) {
 				return c.Create(ctx, obj, opts...)
 			},
 		}).Build()
-		x := &ExternalIPAM{client: c, uncached: c, namespace: "purelb-system", installationID: "staging"}
+		x := &ExternalIPAM{client: c, apiReader: c, namespace: "purelb-system", installationID: "staging"}
 		id, err := x.EnsureInstallation(t.Context())
 		var failure *ipam.Error
 		if isOwn && (id != "staging" || err != nil) || !isOwn && !errors.As(err, &failure) {

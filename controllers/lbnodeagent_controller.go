@@ -64,7 +64,7 @@ func (r *LBNodeAgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1.LBNodeAgent{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1.LBNodeAgent{}, allAgents, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1.Announcement{}, allAgents, builder.WithPredicates(reportsOfLeavingNode)).
-		Watches(&v1.Announcement{}, allAgents, builder.WithPredicates(hasInterfacesChanged)).
+		Watches(&v1.Announcement{}, allAgents, builder.WithPredicates(interfacePresenceChanged)).
 		Owns(&appsv1.DaemonSet{}).
 		Watches(&corev1.Node{}, allAgents, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.ServiceAccount{}, allAgents,
@@ -104,8 +104,8 @@ var reportsOfLeavingNode = predicate.NewPredicateFuncs(func(obj client.Object) b
 	return ok && a.Spec.AgentLeaving
 })
 
-// hasInterfacesChanged lets through that the agent of a node reports that it selects interfaces, or none.
-var hasInterfacesChanged = changed(func(before, after *v1.Announcement) bool {
+// interfacePresenceChanged lets through that the agent of a node reports that it selects interfaces, or none.
+var interfacePresenceChanged = changed(func(before, after *v1.Announcement) bool {
 	return hasReportedFacts(before) != hasReportedFacts(after) ||
 		(len(before.Status.Interfaces) == 0) != (len(after.Status.Interfaces) == 0)
 })
@@ -141,7 +141,7 @@ func (r *LBNodeAgentReconciler) reconcileAgent(
 	own := nodes.byAgent[agent.Name]
 	result := reconcile.Result{RequeueAfter: own.untilSilent}
 	if len(own.leaving) > 0 {
-		result.RequeueAfter = smallest(result.RequeueAfter, leavingInterval)
+		result.RequeueAfter = shortestWait(result.RequeueAfter, leavingInterval)
 	}
 	if !agent.DeletionTimestamp.IsZero() && len(own.leaving) == 0 {
 		return r.remove(ctx, agent, own)
@@ -153,7 +153,7 @@ func (r *LBNodeAgentReconciler) reconcileAgent(
 	}
 	var applyErr error
 	if own.hasNoAccount, applyErr = r.applyDaemonSet(ctx, agent); isRefused(applyErr) {
-		own.refusal = applyErr
+		own.apiRefusal = applyErr
 	}
 	if err := r.writeStatus(ctx, agent, own); err != nil {
 		result, err = resultOfWrite(err)
@@ -236,24 +236,24 @@ type agentNodes struct {
 	hasAnnouncements bool
 	// hasNoAccount is that the service account of the agents does not exist.
 	hasNoAccount bool
-	// refusal is why the API server refuses what the agents need, or nil: a label, or the
+	// apiRefusal is why the API server refuses what the agents need, or nil: a label, or the
 	// DaemonSet.
-	refusal error
+	apiRefusal error
 }
 
 // labelledNodes are the nodes of all LBNodeAgents.
 type labelledNodes struct {
 	byAgent map[string]agentNodes
-	// changes are the labels to write.
-	changes []labelChange
+	// labelChanges are the labels to write.
+	labelChanges []labelChange
 }
 
 // labelChange is a label to write on a Node.
 type labelChange struct {
 	node *corev1.Node
-	// label is the name of the LBNodeAgent that the Node's label names, and name that which it
+	// oldAgent is the name of the LBNodeAgent that the Node's label names, and newAgent that which it
 	// is to name. Either may be empty.
-	label, name string
+	oldAgent, newAgent string
 }
 
 // silentNode is a node whose agent does not renew its Lease.
@@ -315,19 +315,19 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*labelledNodes
 		slices.Sort(nodes.withoutInterface)
 		slices.SortFunc(nodes.silent, func(a, b silentNode) int { return strings.Compare(a.name, b.name) })
 	}
-	return &labelledNodes{byAgent: all, changes: changes}, nil
+	return &labelledNodes{byAgent: all, labelChanges: changes}, nil
 }
 
 // labelNodes writes the labels that are to change, and notes which the API server refuses.
 func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context, nodes *labelledNodes) error {
 	var errs []error
-	for _, change := range nodes.changes {
-		err := r.labelNode(ctx, change.node, change.name)
+	for _, change := range nodes.labelChanges {
+		err := r.labelNode(ctx, change.node, change.newAgent)
 		errs = append(errs, err)
 		if isRefused(err) {
-			concerned := nodes.byAgent[cmp.Or(change.name, change.label)]
-			concerned.refusal = err
-			nodes.byAgent[cmp.Or(change.name, change.label)] = concerned
+			concerned := nodes.byAgent[cmp.Or(change.newAgent, change.oldAgent)]
+			concerned.apiRefusal = err
+			nodes.byAgent[cmp.Or(change.newAgent, change.oldAgent)] = concerned
 		}
 	}
 	return errors.Join(errs...)
@@ -351,7 +351,7 @@ func (r *LBNodeAgentReconciler) withLabelled(
 		return nodes
 	}
 	if silentFor := r.Liveness.SilentFor(n.Name); silentFor < silentAfter {
-		nodes.untilSilent = smallest(nodes.untilSilent, silentAfter-silentFor)
+		nodes.untilSilent = shortestWait(nodes.untilSilent, silentAfter-silentFor)
 		return nodes
 	}
 	isNotReady := readyOf(n).Status != corev1.ConditionTrue

@@ -28,7 +28,7 @@ func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNod
 	ds := &appsv1.DaemonSet{}
 	key := client.ObjectKey{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}
 	err := r.Client.Get(ctx, key, ds)
-	if err != nil && (!apierrors.IsNotFound(err) || nodes.refusal == nil) {
+	if err != nil && (!apierrors.IsNotFound(err) || nodes.apiRefusal == nil) {
 		return client.IgnoreNotFound(err)
 	}
 	status := agentStatus(agent, ds, nodes)
@@ -88,9 +88,9 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 	switch {
 	case len(errs) > 0:
 		ready.Reason, ready.Message = v1.ReasonInvalid, textlimit.Shorten(errs.ToAggregate().Error(), 4096)
-	case nodes.refusal != nil:
+	case nodes.apiRefusal != nil:
 		ready.Reason, ready.Message = v1.ReasonRefused,
-			textlimit.Shorten("The API server refuses what the agents need: "+nodes.refusal.Error(), maxMessage)
+			textlimit.Shorten("The API server refuses what the agents need: "+nodes.apiRefusal.Error(), maxMessage)
 	case len(nodes.leaving) > 0:
 		ready.Message = fmt.Sprintf(
 			"nodes that have yet to withdraw their addresses: %d (%s)", len(nodes.leaving),

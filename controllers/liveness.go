@@ -54,11 +54,11 @@ type Liveness struct {
 
 // observedLease is what is known of the Lease of one node's agent.
 type observedLease struct {
-	node       string
-	renewTime  time.Time     // what the Lease says; only compared for equality
-	countsFrom time.Time     // when renewTime last changed, or when a quiet ended after that; on our clock
-	duration   time.Duration // what the Lease says
-	signalled  placement.Liveness
+	node              string
+	renewTime         time.Time     // what the Lease says; only compared for equality
+	countsFrom        time.Time     // when renewTime last changed, or when a quiet ended after that; on our clock
+	duration          time.Duration // what the Lease says
+	signalledLiveness placement.Liveness
 }
 
 // leaseLimit is how long a Lease may last at the most, whatever its agent says.
@@ -256,11 +256,11 @@ func (l *Liveness) livenessBy(f *observedLease) placement.Liveness {
 // signalChange signals once that the liveness of an agent has changed.
 func (l *Liveness) signalChange(f *observedLease) {
 	now := l.livenessBy(f)
-	if now == f.signalled {
+	if now == f.signalledLiveness {
 		return
 	}
-	hadExpired := f.signalled == placement.Expired
-	f.signalled = now
+	hadExpired := f.signalledLiveness == placement.Expired
+	f.signalledLiveness = now
 	pacing.Signal(l.changes)
 	if hadExpired != (now == placement.Expired) {
 		pacing.Signal(l.expiries)

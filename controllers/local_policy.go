@@ -59,7 +59,7 @@ func policyLocalFor(svc *corev1.Service, group *v1.ServiceGroup) v1.PolicyLocal 
 
 // enqueueServicesOfGroup enqueues the Services that have addresses of a ServiceGroup.
 func (r *AnnouncedReconciler) enqueueServicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
-	return ourServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
+	return requestsForOurServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
 		return allocation.RecordOf(svc).Group == group.GetName()
 	})
 }

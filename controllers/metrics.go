@@ -17,14 +17,14 @@ type Metrics struct {
 	size     *prometheus.GaugeVec
 	inUse    *prometheus.GaugeVec
 	rejected *prometheus.CounterVec
-	waiting  *countedGauge[serviceWait]
+	waiting  *countedGauge[waitReason]
 	// services counts Services by state.
-	services *countedGauge[ServiceState]
+	services *countedGauge[ServiceProgress]
 	// addresses counts addresses by state.
 	addresses *prometheus.GaugeVec
-	// withoutOther counts Local addresses by the node that has them, if no other node could take them.
-	withoutOther *countedGauge[string]
-	members      prometheus.Gauge
+	// withoutOtherNode counts Local addresses by the node that has them, if no other node could take them.
+	withoutOtherNode *countedGauge[string]
+	members          prometheus.Gauge
 	// Of external IPAM systems, by ServiceGroup.
 	ipamReachable, ipamWaiting, ipamDifferences *prometheus.GaugeVec
 	ipamDuration                                *prometheus.HistogramVec
@@ -47,25 +47,25 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "purelb_address_pool_allocation_rejected_total",
 			Help: "Services that could not be given an address, by reason. Pool is empty for a ServiceGroup that there is not.",
 		}, []string{"pool", "reason"}),
-		waiting: &countedGauge[serviceWait]{
+		waiting: &countedGauge[waitReason]{
 			description: prometheus.NewDesc("purelb_services_waiting",
 				"Services that do not have all the addresses that they ask for, by reason. Pool is empty for a ServiceGroup that "+
 					"there is not.",
 				[]string{"pool", "reason"}, nil),
-			labels: func(wait serviceWait) []string { return []string{wait.pool, wait.reason} },
+			labels: func(wait waitReason) []string { return []string{wait.pool, wait.reason} },
 		},
-		services: &countedGauge[ServiceState]{
+		services: &countedGauge[ServiceProgress]{
 			description: prometheus.NewDesc("purelb_services",
 				"Services of type LoadBalancer that PureLB serves, by how far they are: Waiting, NotAnnounced, NotAdvertised, "+
 					"Unreachable, Announced.",
 				[]string{"state"}, nil),
-			labels: func(state ServiceState) []string { return []string{string(state)} },
+			labels: func(state ServiceProgress) []string { return []string{string(state)} },
 		},
 		addresses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_addresses",
 			Help: "Addresses of Services, by the state on the node that has come furthest, or NoNode or NoEndpoint.",
 		}, []string{"state"}),
-		withoutOther: &countedGauge[string]{
+		withoutOtherNode: &countedGauge[string]{
 			description: prometheus.NewDesc("purelb_addresses_without_other_node",
 				"Local addresses of a node that no other node could take if it died; none of a node without Local addresses.",
 				[]string{"node"}, nil),
@@ -105,7 +105,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.services, m.addresses, m.withoutOther, m.members,
+	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.services, m.addresses, m.withoutOtherNode, m.members,
 		m.changes, m.failovers, m.duration,
 		m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
 	return m
@@ -181,12 +181,12 @@ func (m *Metrics) SetAddresses(counts map[v1.AddressState]int) {
 
 // SetWithoutOtherNode sets how many Local addresses each node has that no other node could take.
 func (m *Metrics) SetWithoutOtherNode(counts map[string]int) {
-	m.withoutOther.countBy(func() map[string]int { return counts })
+	m.withoutOtherNode.countBy(func() map[string]int { return counts })
 }
 
 // countServicesBy sets what counts the Services that wait for addresses, and all Services, each time
 // that the metrics are read.
-func (m *Metrics) countServicesBy(waiting func() map[serviceWait]int, all func() map[ServiceState]int) {
+func (m *Metrics) countServicesBy(waiting func() map[waitReason]int, all func() map[ServiceProgress]int) {
 	m.waiting.countBy(waiting)
 	m.services.countBy(all)
 }

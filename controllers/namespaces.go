@@ -62,7 +62,7 @@ var namespaceLabelsChanged = onlyChanged(func(before, after client.Object) bool 
 
 // servicesOfNamespace maps a Namespace to the Services in it.
 func (r *ServiceReconciler) servicesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return ourServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
+	return requestsForOurServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
 		return svc.Namespace == ns.GetName()
 	})
 }
@@ -82,7 +82,7 @@ func (r *ServiceReconciler) hasOldLabels(
 		return false, nil
 	}
 	stored := NamespaceMetadata()
-	if err := r.uncached.Get(ctx, client.ObjectKey{Name: svc.Namespace}, stored); err != nil {
+	if err := r.apiReader.Get(ctx, client.ObjectKey{Name: svc.Namespace}, stored); err != nil {
 		return false, fmt.Errorf("read Namespace: %w", err)
 	}
 	return !maps.Equal(stored.Labels, inputs.Namespaces[svc.Namespace]), nil

@@ -46,7 +46,7 @@ func TestAttackRecreatedNamespace(t *testing.T) {
 			}
 			r, c := allocator(t, objects...)
 			live, _ := allocator(t, namespaceWith(row.stored))
-			r.uncached = live.Client
+			r.apiReader = live.Client
 			result, err := r.Reconcile(
 				t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "a", Name: "web"}},
 			)
@@ -74,7 +74,7 @@ func TestAttackRecreatedNamespace(t *testing.T) {
 	key := client.ObjectKey{Namespace: "a", Name: "web"}
 	for i, stored := range []map[string]string{gold, free} {
 		live, _ := allocator(t, namespaceWith(stored))
-		r.uncached = live.Client
+		r.apiReader = live.Client
 		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil ||
 			result.RequeueAfter > 0 {
 			t.Errorf("reconcile %d: %v, %v", i, result, err)

@@ -31,8 +31,8 @@ type PlacementReconciler struct {
 	// ParallelWrites is how many nodes are written at the same time; 0 is a number that suits a cluster.
 	ParallelWrites int
 
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server.
+	APIReader client.Reader
 
 	// batch decides when changes are placed.
 	batch pacing.Batch
@@ -70,12 +70,12 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	r.Reasons.set(r.explanations(&inputs, &result), inputs.Addresses)
 	r.reportMoves(ctx, &inputs, &result, stored)
 
-	wait := smallest(
+	wait := shortestWait(
 		result.NextDeadline, cluster.untilNextDrainTimeout(now), r.state.refusals.UntilRetry(now),
 		r.untilWriteRetry(ctx, err),
 	)
 	if len(result.Unplaced) > 0 {
-		wait = smallest(wait, unplacedInterval)
+		wait = shortestWait(wait, unplacedInterval)
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }

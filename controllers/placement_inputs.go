@@ -140,7 +140,7 @@ func (c *cluster) placementInputs(
 	}
 	for name, announcements := range announcementsByNode {
 		node := placement.Node{Name: name, IsDeleted: true, IsNotReady: true, IsNotReadyForLong: true}
-		addFacts(&node, announcements)
+		addFactsIfHere(&node, announcements)
 		inputs.Nodes = append(inputs.Nodes, node)
 	}
 	inputs.Addresses = c.placementAddresses(isDefaultLoadBalancer)
@@ -150,7 +150,7 @@ func (c *cluster) placementInputs(
 		}
 	}
 	for _, verdict := range c.catalog {
-		if verdict.Ready() && verdict.Group.Type != v1.PoolTypeRemote {
+		if verdict.IsReady() && verdict.Group.Type != v1.PoolTypeRemote {
 			for _, r := range verdict.Group.Ranges {
 				inputs.LocalSubnets = append(inputs.LocalSubnets, r.Subnet)
 			}
@@ -172,7 +172,7 @@ func (c *cluster) placementNode(
 		VirtualInterface:    v1.DefaultDummyInterface,
 		Addresses:           addressesOfNode(n),
 		IsExcluded:          isExcluded,
-		HandsOver:           addressToHandOver(n),
+		AddressToHandOver:   addressToHandOver(n),
 		Liveness:            liveness,
 		IsWithdrawingRoutes: untilRoutesWithdrawn(c.routings[n.Name], now) > 0,
 		IsOutOfService: slices.ContainsFunc(
@@ -198,7 +198,7 @@ func (c *cluster) placementNode(
 			node.IsFailoverDisabled = failover != nil && failover.Enabled != nil && !*failover.Enabled
 		}
 	}
-	addFacts(&node, announcements)
+	addFactsIfHere(&node, announcements)
 	node.LacksAnnouncement = true
 	for _, a := range announcements {
 		if a.Name == n.Name {
@@ -253,9 +253,9 @@ func probeTime(c *v1.ProbeConfig) time.Duration {
 	return time.Duration(*c.Count) * c.Interval.Duration
 }
 
-// addFacts adds the facts that a node's agent reports: they are in the Announcement that
+// addFactsIfHere adds the facts that a node's agent reports: they are in the Announcement that
 // has the node's name.
-func addFacts(node *placement.Node, announcements []*v1.Announcement) {
+func addFactsIfHere(node *placement.Node, announcements []*v1.Announcement) {
 	for _, a := range announcements {
 		if a.Spec.NodeName == node.Name && hasReportedFacts(a) {
 			node.Interfaces, node.MACs, node.HasReportedFacts = placementInterfaces(a), a.Status.MACs, true

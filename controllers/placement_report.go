@@ -67,7 +67,7 @@ func (r *PlacementReconciler) reportMoves(
 	logger := log.FromContext(ctx)
 	for i := range inputs.Addresses {
 		addr := &inputs.Addresses[i]
-		if over, isOver := result.FailedOver[addr.Addr]; isOver && stored.isOver(addr.Addr, over) {
+		if over, isOver := result.EndedFailovers[addr.Addr]; isOver && stored.isOver(addr.Addr, over) {
 			r.recordFailover(ctx, addr, over)
 		}
 		m, moves := result.Moves[addr.Addr]

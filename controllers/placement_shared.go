@@ -109,5 +109,5 @@ func (r *PlacementReconciler) writeCommon(
 		r.noteWrite(sharedKey(name), c)
 		return false, nil
 	})
-	return r.noteRefusals(ctx, sharedKey(lbNodeAgent), wanted, refused, err)
+	return r.absorbRefusals(ctx, sharedKey(lbNodeAgent), wanted, refused, err)
 }

@@ -28,8 +28,8 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Component prepares the reconciler, and returns it and what wakes it.
 func (r *PlacementReconciler) Component(cluster ComponentManager) (Component, error) {
-	if r.Live == nil {
-		r.Live = cluster.GetAPIReader()
+	if r.APIReader == nil {
+		r.APIReader = cluster.GetAPIReader()
 	}
 	r.resetState()
 	err := indexEndpoints(context.Background(), cluster)

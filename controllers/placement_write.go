@@ -25,7 +25,8 @@ import (
 )
 
 // writeAnnouncements writes the Announcements of all nodes as decided, and returns the
-// entries that are stored then. What fails for one node does not stop the others.
+// entries that are stored then; it keeps the Leases of nodes that run an agent, and deletes others. What fails for one
+// node does not stop the others.
 //
 // An Announcement that has an entry for an address which another node is given is written
 // first; if that fails, the other node is not given the address.
@@ -130,12 +131,12 @@ func (r *PlacementReconciler) writeAnnouncement(
 		stored, n.stored[name] = written, written
 		return false, nil
 	})
-	return r.noteRefusals(ctx, n.node, wanted, refused, err)
+	return r.absorbRefusals(ctx, n.node, wanted, refused, err)
 }
 
-// noteRefusals notes which entries of an owner were refused. It returns errors that are
+// absorbRefusals notes which entries of an owner were refused. It returns errors that are
 // not about entries.
-func (r *PlacementReconciler) noteRefusals(
+func (r *PlacementReconciler) absorbRefusals(
 	ctx context.Context, owner string, wanted, refused []v1.AnnouncedAddress, err error,
 ) error {
 	r.state.refusals.NoteWrite(owner, wanted, refused, err, r.Now())
@@ -221,7 +222,7 @@ func (r *PlacementReconciler) putAnnouncement(
 			return nil, err
 		}
 		live := &v1.Announcement{}
-		if liveErr := r.Live.Get(ctx, client.ObjectKeyFromObject(a), live); liveErr != nil || live.UID != stored.UID ||
+		if liveErr := r.APIReader.Get(ctx, client.ObjectKeyFromObject(a), live); liveErr != nil || live.UID != stored.UID ||
 			live.Generation != stored.Generation {
 			return nil, errors.Join(err, liveErr)
 		}

@@ -88,7 +88,7 @@ func newBench(t *testing.T, objects ...client.Object) *placementBench {
 func (b *placementBench) newLeader() *PlacementReconciler {
 	now := func() time.Time { return b.now }
 	r := &PlacementReconciler{
-		Client: b.api, Live: b.api, Namespace: benchNamespace,
+		Client: b.api, APIReader: b.api, Namespace: benchNamespace,
 		IsDefaultLoadBalancer: true, Liveness: NewLiveness(now), Now: now,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Reasons: &UnplacedReasons{}, Recorder: &events.FakeRecorder{},
 	}
@@ -655,7 +655,7 @@ func TestFactsOfNode(t *testing.T) {
 		},
 	} {
 		n := placement.Node{Name: "n1"}
-		addFacts(&n, row.announcements)
+		addFactsIfHere(&n, row.announcements)
 		got := ""
 		for _, i := range n.Interfaces {
 			got += i.Name

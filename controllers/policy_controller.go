@@ -32,9 +32,9 @@ import (
 // with the manager's namespace, which owns them.
 type PolicyReconciler struct {
 	Client client.Client
-	// Live reads from the API server.
-	Live     client.Reader
-	Recorder events.EventRecorder
+	// APIReader reads from the API server.
+	APIReader client.Reader
+	Recorder  events.EventRecorder
 	// Namespace of the manager, and the name of its own pod, which events are about;
 	// without a PodName there are no events.
 	Namespace, PodName string
@@ -143,7 +143,7 @@ func othersWrote(fields []metav1.ManagedFieldsEntry, owner string) bool {
 // a namespace, such as the manager's Deployment.
 func (r *PolicyReconciler) owner(ctx context.Context) (metav1.OwnerReference, error) {
 	ns := &corev1.Namespace{}
-	if err := r.Live.Get(ctx, client.ObjectKey{Name: r.Namespace}, ns); err != nil {
+	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: r.Namespace}, ns); err != nil {
 		return metav1.OwnerReference{}, fmt.Errorf("look up the manager's namespace: %w", err)
 	}
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: ns.Name, UID: ns.UID}, nil

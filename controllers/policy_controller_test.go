@@ -196,7 +196,7 @@ func (g *guarded) keep(account string, as *rest.Config) {
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect((&controllers.PolicyReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: namespace, PodName: account,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: namespace, PodName: account,
 		Recorder: controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder("purelb-policy")},
 		Users: policy.Users{
 			Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent", Speaker: accounts + "purelb-speaker",

@@ -16,9 +16,9 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// reachable returns the condition v1.ConditionServiceReachable that a Service is to have, given its
+// reachableCondition returns the condition v1.ConditionServiceReachable that a Service is to have, given its
 // places and the Announcements by which other nodes ask for its addresses.
-func (r *AnnouncedReconciler) reachable(
+func (r *AnnouncedReconciler) reachableCondition(
 	ctx context.Context, places []announced.Place, askings []v1.Announcement,
 ) (metav1.Condition, error) {
 	var lbNodeAgents v1.LBNodeAgentList
@@ -30,8 +30,8 @@ func (r *AnnouncedReconciler) reachable(
 	for i := range lbNodeAgents.Items {
 		asks[lbNodeAgents.Items[i].Name] = lbNodeAgents.Items[i].AsksForAddresses()
 	}
-	return announced.SummariseReach(
-		announced.Reach(places, askings, func(lbNodeAgent string) bool { return asks[lbNodeAgent] }),
+	return announced.ReachableCondition(
+		announced.ReachVerdicts(places, askings, func(lbNodeAgent string) bool { return asks[lbNodeAgent] }),
 	), nil
 }
 

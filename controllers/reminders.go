@@ -27,8 +27,8 @@ type reminders struct {
 // reminder is of one Service. It is due at a time, and about a refusal, of which it has the hash.
 type reminder struct {
 	pacing.Backoff
-	due   time.Time
-	about uint64
+	due         time.Time
+	refusalHash uint64
 }
 
 // next reports whether a Service that waits is to say so again, and returns in how long it has to be
@@ -44,9 +44,9 @@ func (r *reminders) next(key client.ObjectKey, refusal string, now time.Time) (i
 	about := xxhash.Sum64String(refusal)
 	one := r.services[key]
 	switch {
-	case one == nil || one.about != about:
+	case one == nil || one.refusalHash != about:
 		waits := pacing.Backoff{Min: reminderMin, Max: reminderMax, Spread: reminderSpread, Random: r.random}
-		one = &reminder{Backoff: waits, about: about}
+		one = &reminder{Backoff: waits, refusalHash: about}
 		if r.services == nil {
 			r.services = map[client.ObjectKey]*reminder{}
 		}

@@ -79,7 +79,7 @@ func allocator(t *testing.T, objects ...client.Object) (*ServiceReconciler, clie
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).
 		WithReturnManagedFields().Build()
 	return &ServiceReconciler{
-		Client: c, uncached: c, index: newServiceIndex(true, time.Now), Namespace: "purelb-system",
+		Client: c, apiReader: c, index: newServiceIndex(true, time.Now), Namespace: "purelb-system",
 		IsDefaultLoadBalancer: true,
 		Metrics:               NewMetrics(prometheus.NewRegistry()), Recorder: events.NewFakeRecorder(1000),
 		IPAM: NewExternalIPAM(c, c, ExternalIPAMOptions{Now: time.Now}),

@@ -87,7 +87,7 @@ func TestSilentNodes(t *testing.T) {
 	c := fake.NewClientBuilder().WithScheme(routingScheme(t)).WithObjects(
 		nodeWith("n1", corev1.ConditionUnknown), nodeWith("n2", corev1.ConditionFalse), down,
 	).Build()
-	heard, err := currentReports(context.Background(), c, benchNamespace, routings)
+	heard, err := withDeadSpeakersDown(context.Background(), c, benchNamespace, routings)
 	if err != nil {
 		t.Fatal(err)
 	}

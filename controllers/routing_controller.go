@@ -118,7 +118,7 @@ func (r *RoutingReconciler) Component() Component {
 
 // communitiesChanged lets through that a Service asks for other communities. A new one has no addresses yet.
 var communitiesChanged = onlyChanged(func(before, after *corev1.Service) bool {
-	return hasAddresses(after) && allocation.RequestedCommunities(before) != allocation.RequestedCommunities(after)
+	return hasAddresses(after) && allocation.CommunitiesText(before) != allocation.CommunitiesText(after)
 })
 
 // isOfSpeakers reports whether an object is one that the reconciler makes for speakers.
@@ -143,7 +143,7 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 	result := routing.Render(g.Inputs)
 	paced := routing.Pace(result.Specs, g.Routings, r.state.turn, g.Now)
 	result.Specs, r.state.turn = paced.Specs, paced.Turn
-	result.AddWaiting(paced.Waiting)
+	result.AddWaiting(paced.NodesWaiting)
 	r.recordSessions(ctx, g)
 	err = errors.Join(
 		r.writePasswords(ctx, g, &result),
@@ -160,7 +160,7 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 	}
 	wait := paced.Wait
 	if result.IsProvisional {
-		wait = smallest(wait, provisionalTime)
+		wait = shortestWait(wait, provisionalTime)
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
@@ -272,7 +272,7 @@ func (r *RoutingReconciler) writePasswords(ctx context.Context, g *routingInputs
 
 // writePeers writes the statuses of BGPPeers that differ.
 func (r *RoutingReconciler) writePeers(ctx context.Context, g *routingInputs, result *routing.Result) error {
-	reports, err := currentReports(ctx, r.Client, r.Namespace, g.Routings)
+	reports, err := withDeadSpeakersDown(ctx, r.Client, r.Namespace, g.Routings)
 	if err != nil {
 		return err
 	}
@@ -287,9 +287,10 @@ func (r *RoutingReconciler) writePeers(ctx context.Context, g *routingInputs, re
 		changed.Status = status
 		err := applyStatus(ctx, r.Client, changed, ownerRouting)
 		errs = append(errs, client.IgnoreNotFound(err))
-		if err == nil && result.Unknown != "" && strings.Contains(readyMessage(status.Conditions), result.Unknown) &&
-			!strings.Contains(readyMessage(p.Status.Conditions), result.Unknown) {
-			r.Recorder.Eventf(p, nil, corev1.EventTypeWarning, v1.EventRoutesWithheld, "Advertise", "%s", result.Unknown)
+		if err == nil && result.WithheldUnknown != "" &&
+			strings.Contains(readyMessage(status.Conditions), result.WithheldUnknown) &&
+			!strings.Contains(readyMessage(p.Status.Conditions), result.WithheldUnknown) {
+			r.Recorder.Eventf(p, nil, corev1.EventTypeWarning, v1.EventRoutesWithheld, "Advertise", "%s", result.WithheldUnknown)
 		}
 	}
 	return errors.Join(errs...)

@@ -86,7 +86,7 @@ func routingGroups(
 		if bgp := sg.Spec.BGP; bgp != nil {
 			group.BGP, group.AllowServices = &bgp.ServiceGroupBGP, bgp.AllowServices
 		}
-		if verdict.Ready() {
+		if verdict.IsReady() {
 			for _, r := range verdict.Group.Ranges {
 				group.Ranges = append(group.Ranges, r.String())
 			}
@@ -132,7 +132,7 @@ func virtualAddresses(
 			}
 			oldest[addr] = svc
 			virtual[addr] = routing.VirtualAddress{
-				Group: record.Group, HasService: true, Communities: allocation.RequestedCommunities(svc),
+				Group: record.Group, HasService: true, Communities: allocation.CommunitiesText(svc),
 				ServiceCreated: svc.CreationTimestamp.Time,
 			}
 		}

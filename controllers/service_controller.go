@@ -33,7 +33,7 @@ type ServiceReconciler struct {
 	// Random returns a random duration from 0 to below a longest one; nil for a source of the process.
 	Random func(below time.Duration) time.Duration
 
-	uncached  client.Reader // reads from the API server itself
+	apiReader client.Reader // reads from the API server itself
 	index     *serviceIndex
 	restores  restoreBackoffs
 	reminders reminders
@@ -57,8 +57,8 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Component prepares the reconciler, and returns it and what wakes it.
 func (r *ServiceReconciler) Component(cluster ComponentManager) Component {
-	r.uncached, r.index, r.reminders.random = cluster.GetAPIReader(), r.IPAM.index, r.Random
-	r.Metrics.countServicesBy(r.index.countWaiting, r.index.countStates)
+	r.apiReader, r.index, r.reminders.random = cluster.GetAPIReader(), r.IPAM.index, r.Random
+	r.Metrics.countServicesBy(r.index.countWaiting, r.index.countProgress)
 	return Component{
 		Name: "service", Reconciler: r, For: &corev1.Service{}, ForChanged: allocationChanged,
 		Watches: []Watch{
@@ -74,7 +74,7 @@ func (r *ServiceReconciler) Component(cluster ComponentManager) Component {
 			},
 			{Object: &corev1.Node{}, Handler: batched(r.servicesThatDependOnNodes), Changed: nodeAddressesChanged},
 		},
-		Sources: []source.Source{queueSource(&r.IPAM.services), r.listBeforeAllocating()},
+		Sources: []source.Source{queueSource(&r.IPAM.serviceQueue), r.listBeforeAllocating()},
 		Options: controller.Options{MaxConcurrentReconciles: allocators},
 	}
 }
@@ -108,7 +108,7 @@ func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 // has it and the cache has yet to show it.
 func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
 	if r.index.isMissingFromCache(key) {
-		err := r.uncached.Get(ctx, key, &corev1.Service{})
+		err := r.apiReader.Get(ctx, key, &corev1.Service{})
 		if !apierrors.IsNotFound(err) {
 			return reconcile.Result{RequeueAfter: cacheLag}, err
 		}

@@ -38,10 +38,10 @@ type serviceIndex struct {
 	// released is what deleted Services had, until Reconcile of that name reports it. If
 	// the process ends in between, the event AddressReleased is missing.
 	released map[client.ObjectKey][]releasedAddresses
-	// lastHolders are Services that were deleted, with their addresses. A new leader knows none:
+	// formerOwners are Services that were deleted, with their addresses. A new leader knows none:
 	// a Service that is then made again gets the first free address.
-	lastHolders allocation.LastHolders
-	now         func() time.Time
+	formerOwners allocation.FormerOwners
+	now          func() time.Time
 }
 
 // indexedService is what the index knows of one Service.
@@ -55,18 +55,18 @@ type indexedService struct {
 	// the Service, or may have written. A new leader knows none: it reads from the API
 	// server whether they were written.
 	pending []netip.Addr
-	// wait is why the last allocation did not give the Service what it asks for; zero if it did,
+	// waitReason is why the last allocation did not give the Service what it asks for; zero if it did,
 	// or if there was none yet. A new leader allocates to each Service once.
-	wait serviceWait
-	// state is how far the Service is, if PureLB serves it; otherwise empty.
-	state ServiceState
+	waitReason waitReason
+	// progress is how far the Service is, if PureLB serves it; otherwise empty.
+	progress ServiceProgress
 	// isMissingFromCache says that the cache has not shown the Service yet.
 	isMissingFromCache bool
 }
 
-// serviceWait is the reason for which a Service waits, and the ServiceGroup that it asks for, or
+// waitReason is the reason for which a Service waits, and the ServiceGroup that it asks for, or
 // empty if there is none of that name.
-type serviceWait struct{ pool, reason string }
+type waitReason struct{ pool, reason string }
 
 // releasedAddresses are the addresses of a deleted Service.
 type releasedAddresses struct {
@@ -91,7 +91,7 @@ func newServiceIndex(isDefaultLoadBalancer bool, now func() time.Time) *serviceI
 		services:              map[client.ObjectKey]indexedService{},
 		waiting:               map[need]map[client.ObjectKey]bool{},
 		released:              map[client.ObjectKey][]releasedAddresses{},
-		lastHolders:           allocation.LastHolders{},
+		formerOwners:          allocation.FormerOwners{},
 		now:                   now,
 	}
 }
@@ -122,13 +122,13 @@ func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
 	x.removeNeeds(key, s.needs)
 	isMissing := isUncached && (!isKnown || s.isMissingFromCache || s.uid != svc.UID)
 	// The version shows by now what was pending, or never will.
-	wait := s.wait
+	wait := s.waitReason
 	if s.uid != svc.UID {
-		wait = serviceWait{}
+		wait = waitReason{}
 	}
 	s = indexedService{uid: svc.UID, version: svc.ResourceVersion, isMissingFromCache: isMissing}
 	if IsOurs(svc, x.isDefaultLoadBalancer) {
-		s.wait, s.state = wait, stateOf(svc)
+		s.waitReason, s.progress = wait, progressOf(svc)
 		s.needs, s.allocated = needsOf(svc), allocation.RecordOf(svc).Addresses
 	}
 	x.addNeeds(key, s.needs)
@@ -204,7 +204,7 @@ func allocatedGroup(svc *corev1.Service) string {
 func (x *serviceIndex) allocate(svc *corev1.Service, inputs *allocation.Inputs) allocation.Result {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	inputs.InUse, inputs.LastHolders, inputs.Now = x.inUse, x.lastHolders, x.now()
+	inputs.InUse, inputs.FormerOwners, inputs.Now = x.inUse, x.formerOwners, x.now()
 	result := allocation.Allocate(allocation.RequestOf(svc), inputs)
 	x.addPending(svc, result.Addresses)
 	x.noteWait(client.ObjectKeyFromObject(svc), &result)
@@ -218,37 +218,37 @@ func (x *serviceIndex) noteWait(key client.ObjectKey, result *allocation.Result)
 	if !isKnown || result.IsPending {
 		return
 	}
-	s.wait = serviceWait{}
+	s.waitReason = waitReason{}
 	if result.Reason != v1.ReasonAllocated {
-		s.wait = serviceWait{result.RequestedGroup, result.Reason}
+		s.waitReason = waitReason{result.RequestedGroup, result.Reason}
 	}
 	x.services[key] = s
 }
 
 // countWaiting counts the Services that wait, by why.
-func (x *serviceIndex) countWaiting() map[serviceWait]int {
+func (x *serviceIndex) countWaiting() map[waitReason]int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	counts := map[serviceWait]int{}
+	counts := map[waitReason]int{}
 	for _, s := range x.services {
-		if s.wait != (serviceWait{}) {
-			counts[s.wait]++
+		if s.waitReason != (waitReason{}) {
+			counts[s.waitReason]++
 		}
 	}
 	return counts
 }
 
-// countStates counts the Services that PureLB serves, by how far they are.
-func (x *serviceIndex) countStates() map[ServiceState]int {
+// countProgress counts the Services that PureLB serves, by how far they are.
+func (x *serviceIndex) countProgress() map[ServiceProgress]int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	counts := map[ServiceState]int{}
-	for _, state := range ServiceStates {
+	counts := map[ServiceProgress]int{}
+	for _, state := range ServiceProgresses {
 		counts[state] = 0
 	}
 	for _, s := range x.services {
-		if s.state != "" {
-			counts[s.state]++
+		if s.progress != "" {
+			counts[s.progress]++
 		}
 	}
 	return counts
@@ -304,7 +304,7 @@ func (x *serviceIndex) remove(key client.ObjectKey, uid types.UID) {
 func (x *serviceIndex) noteReleased(key client.ObjectKey, s indexedService) {
 	if len(s.allocated) > 0 {
 		x.released[key] = append(x.released[key], releasedAddresses{s.uid, s.allocated})
-		x.lastHolders.Add(key.String(), s.allocated, x.now())
+		x.formerOwners.Add(key.String(), s.allocated, x.now())
 	}
 }
 

@@ -201,9 +201,9 @@ func TestServiceIndexCountsWaiting(t *testing.T) {
 		x.observe(service("1", "10"))
 		x.noteWait(key, exhausted)
 		row.act(x)
-		want := map[serviceWait]int{}
+		want := map[waitReason]int{}
 		if row.waits {
-			want[serviceWait{"g", v1.ReasonExhausted}] = 1
+			want[waitReason{"g", v1.ReasonExhausted}] = 1
 		}
 		if got := x.countWaiting(); !maps.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)

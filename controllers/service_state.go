@@ -7,30 +7,30 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// ServiceState is how far a Service is on its way to packets, by its conditions.
-type ServiceState string
+// ServiceProgress is how far a Service is on its way to packets, by its conditions.
+type ServiceProgress string
 
 // States of Services, in order.
 const (
 	// serviceWaiting does not have all the addresses that it asks for.
-	serviceWaiting ServiceState = "Waiting"
+	serviceWaiting ServiceProgress = "Waiting"
 	// serviceNotAnnounced has addresses of which some are not announced as they are to be.
-	serviceNotAnnounced ServiceState = "NotAnnounced"
+	serviceNotAnnounced ServiceProgress = "NotAnnounced"
 	// serviceNotAdvertised has Virtual addresses of which no router knows some.
-	serviceNotAdvertised ServiceState = "NotAdvertised"
+	serviceNotAdvertised ServiceProgress = "NotAdvertised"
 	// serviceUnreachable has Local addresses of which other nodes cannot reach some.
-	serviceUnreachable ServiceState = "Unreachable"
+	serviceUnreachable ServiceProgress = "Unreachable"
 	// serviceAnnounced lacks nothing that PureLB can see.
-	serviceAnnounced ServiceState = "Announced"
+	serviceAnnounced ServiceProgress = "Announced"
 )
 
-// ServiceStates are the values of the label state of the metric purelb_services.
-var ServiceStates = []ServiceState{
+// ServiceProgresses are the values of the label state of the metric purelb_services.
+var ServiceProgresses = []ServiceProgress{
 	serviceWaiting, serviceNotAnnounced, serviceNotAdvertised, serviceUnreachable, serviceAnnounced,
 }
 
-// stateOf returns how far a Service that PureLB serves is.
-func stateOf(svc *corev1.Service) ServiceState {
+// progressOf returns how far a Service that PureLB serves is.
+func progressOf(svc *corev1.Service) ServiceProgress {
 	conditions := svc.Status.Conditions
 	switch {
 	case !meta.IsStatusConditionTrue(conditions, v1.ConditionAllocated):

@@ -35,13 +35,13 @@ func withConditions(name, statuses string) *corev1.Service {
 func TestStateOfServices(t *testing.T) {
 	t.Parallel()
 	x := newServiceIndex(true, time.Now)
-	for statuses, want := range map[string]ServiceState{
+	for statuses, want := range map[string]ServiceProgress{
 		"---": "Waiting", "F--": "Waiting", "FTT": "Waiting", "T--": "NotAnnounced", "TF-": "NotAnnounced",
 		"TFT": "NotAnnounced", "TT-": "Announced", "TTT": "Announced", "TTU": "Announced", "TTF": "NotAdvertised",
 		"TT-F": "Unreachable", "TT-U": "Announced", "TTTT": "Announced", "TTFF": "NotAdvertised", "TF-F": "NotAnnounced",
 	} {
 		svc := withConditions(statuses, statuses)
-		if got := stateOf(svc); got != want {
+		if got := progressOf(svc); got != want {
 			t.Errorf("%s: %s, want %s", statuses, got, want)
 		}
 		x.observe(svc)
@@ -49,21 +49,21 @@ func TestStateOfServices(t *testing.T) {
 	others := withConditions("others", "---")
 	others.Spec.LoadBalancerClass = ptr.To("else")
 	x.observe(others)
-	want := map[ServiceState]int{
+	want := map[ServiceProgress]int{
 		"Waiting": 3, "NotAnnounced": 4, "NotAdvertised": 2, "Unreachable": 1, "Announced": 5,
 	}
-	if got := x.countStates(); !maps.Equal(got, want) {
+	if got := x.countProgress(); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	newer := withConditions("TTT", "TTF")
 	newer.ResourceVersion = "2"
 	x.observe(newer)
 	want["NotAdvertised"], want["Announced"] = 3, 4
-	if got := x.countStates(); !maps.Equal(got, want) {
+	if got := x.countProgress(); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	none := map[ServiceState]int{"Waiting": 0, "NotAnnounced": 0, "NotAdvertised": 0, "Unreachable": 0, "Announced": 0}
-	if got := newServiceIndex(true, time.Now).countStates(); !maps.Equal(got, none) {
+	none := map[ServiceProgress]int{"Waiting": 0, "NotAnnounced": 0, "NotAdvertised": 0, "Unreachable": 0, "Announced": 0}
+	if got := newServiceIndex(true, time.Now).countProgress(); !maps.Equal(got, none) {
 		t.Errorf("without Services: %v", got)
 	}
 }

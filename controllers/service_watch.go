@@ -49,7 +49,7 @@ func (r *ServiceReconciler) listUncached(ctx context.Context, q queue) error {
 	const pageSize = 50 // a Service can have more than a megabyte
 	for next := ""; ; {
 		var page corev1.ServiceList
-		if err := r.uncached.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
+		if err := r.apiReader.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
 			return err
 		}
 		for i := range page.Items {
@@ -86,13 +86,15 @@ func (r *ServiceReconciler) indexServices() handler.EventHandler {
 			before, ok1 := e.ObjectOld.(*corev1.Service)
 			after, ok2 := e.ObjectNew.(*corev1.Service)
 			if ok1 && ok2 {
-				r.indexChange(q, before, after)
+				r.serviceChanged(q, before, after)
 			}
 		},
 	}
 }
 
-func (r *ServiceReconciler) indexChange(q queue, before, after *corev1.Service) {
+// serviceChanged brings the index up to date with a change of a Service, has external systems release what the Service
+// does not have any more, and enqueues the other Services that the change concerns.
+func (r *ServiceReconciler) serviceChanged(q queue, before, after *corev1.Service) {
 	if before.UID != after.UID {
 		r.index.remove(client.ObjectKeyFromObject(before), before.UID)
 	}
@@ -180,7 +182,7 @@ func allocationAnnotations(svc *corev1.Service) map[string]string {
 // servicesOfGroup maps a ServiceGroup to the Services that a change of it concerns: those
 // that wait, and those that ask for the group or have addresses of it.
 func (r *ServiceReconciler) servicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
-	return ourServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
+	return requestsForOurServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
 		return isPending(svc) || requestedGroup(svc) == group.GetName() || allocatedGroup(svc) == group.GetName()
 	})
 }
@@ -198,14 +200,14 @@ func (r *ServiceReconciler) servicesThatDependOnNodes(ctx context.Context, _ cli
 		local := groups.Items[i].Spec.Local
 		isMultiPool[groups.Items[i].Name] = local != nil && local.MultiPool
 	}
-	return ourServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
+	return requestsForOurServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
 		return isPending(svc) || len(missingFamilies(svc)) > 0 || svc.Annotations[v1.AnnotationMultiPool] == "true" ||
 			isMultiPool[requestedGroup(svc)] || isMultiPool[allocatedGroup(svc)]
 	})
 }
 
-// ourServicesWhere lists the Services that PureLB serves and for which isConcerned is true.
-func ourServicesWhere(
+// requestsForOurServicesWhere lists the Services that PureLB serves and for which isConcerned is true.
+func requestsForOurServicesWhere(
 	ctx context.Context, c client.Reader, isDefaultLoadBalancer bool, isConcerned func(*corev1.Service) bool,
 ) []reconcile.Request {
 	services, err := listServices(ctx, c)

@@ -160,7 +160,7 @@ func (r *ServiceReconciler) write(
 // has not everything (SlimService), so the entries that stay are those of the API server.
 func (r *ServiceReconciler) showOnly(ctx context.Context, svc *corev1.Service, addrs []netip.Addr) error {
 	stored := &corev1.Service{}
-	if err := r.uncached.Get(ctx, client.ObjectKeyFromObject(svc), stored); err != nil {
+	if err := r.apiReader.Get(ctx, client.ObjectKeyFromObject(svc), stored); err != nil {
 		return fmt.Errorf("read Service: %w", err)
 	}
 	stored.ResourceVersion = svc.ResourceVersion // the API server refuses the patch of another version

@@ -62,7 +62,7 @@ func (r *ServiceGroupReconciler) Component() Component {
 				Changed: predicate.Or[client.Object](nodeAddressesChanged, nodeReadinessChanged),
 			},
 		},
-		Sources: []source.Source{queueSource(&r.IPAM.groups)},
+		Sources: []source.Source{queueSource(&r.IPAM.groupQueue)},
 	}
 }
 
@@ -199,12 +199,12 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 		Conditions:         append([]metav1.Condition(nil), sg.Status.Conditions...),
 	}
 	ready := metav1.Condition{
-		Type: v1.ConditionReady, Status: condition.StatusOf(verdict.Ready()), ObservedGeneration: sg.Generation,
+		Type: v1.ConditionReady, Status: condition.StatusOf(verdict.IsReady()), ObservedGeneration: sg.Generation,
 		Reason:  verdict.Reason,
 		Message: textlimit.Shorten(strings.Join(append([]string{verdict.Message}, verdict.Warnings...), "; "), maxMessage),
 	}
 	meta.RemoveStatusCondition(&status.Conditions, v1.ConditionGroupAdvertised)
-	condition.SetReady(&status.Conditions, ready, !verdict.Ready() && !verdict.IsWaitingForIPAM())
+	condition.SetReady(&status.Conditions, ready, !verdict.IsReady() && !verdict.IsWaitingForIPAM())
 	setWhileTrue(&status.Conditions, sg.Generation, v1.ConditionNodeAddressesExceeded, v1.ReasonTooManyNodeAddresses,
 		allocation.DescribeExcess(group, inputs.excess))
 	// While a node joins, a condition that is there stays, and none comes.
@@ -214,7 +214,7 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 			allocation.DescribeSubnetsNotFound(inputs.subnetsNotFound))
 	}
 	status.LastIPAMSync = sg.Status.LastIPAMSync
-	if !verdict.Ready() && !group.IsExternal() {
+	if !verdict.IsReady() && !group.IsExternal() {
 		return status
 	}
 	usage := group.Usage(inputs.used)

@@ -38,9 +38,9 @@ func SlimPod(obj any) (any, error) {
 	return slim, nil
 }
 
-// isRunning reports whether a container of a pod runs, Ready or not: a speaker that is not Ready yet says of its
-// sessions what is so.
-func isRunning(pod *corev1.Pod) bool {
+// hasRunningContainer reports whether a container of a pod runs, Ready or not: a speaker that is not Ready yet says of
+// its sessions what is so.
+func hasRunningContainer(pod *corev1.Pod) bool {
 	for i := range pod.Status.ContainerStatuses {
 		if pod.Status.ContainerStatuses[i].State.Running != nil {
 			return true
@@ -49,8 +49,9 @@ func isRunning(pod *corev1.Pod) bool {
 	return false
 }
 
-// currentReports returns NodeRoutings by node, without sessions of speakers that are dead, as far as Kubernetes knows.
-func currentReports(
+// withDeadSpeakersDown returns NodeRoutings by node, in which the sessions of speakers that are dead, as far as
+// Kubernetes knows, are down: they stay in the list, set to Idle.
+func withDeadSpeakersDown(
 	ctx context.Context, c client.Reader, namespace string, routings map[string]*v1.NodeRouting,
 ) (map[string]*v1.NodeRouting, error) {
 	if len(routings) == 0 { // as without BGP, whose Services ask, too
@@ -85,7 +86,7 @@ func nodesWithSpeakerDown(pods []corev1.Pod) map[string]bool {
 	for i := range pods {
 		node := pods[i].Spec.NodeName
 		before, isSeen := isDown[node]
-		isDown[node] = (before || !isSeen) && !isRunning(&pods[i])
+		isDown[node] = (before || !isSeen) && !hasRunningContainer(&pods[i])
 	}
 	return isDown
 }
@@ -101,5 +102,5 @@ func (r *AnnouncedReconciler) requestsForSpeakerPod(ctx context.Context, pod cli
 
 // speakerRunsChanged lets through that a speaker's pod comes to a node, runs or does not run any more, and goes.
 var speakerRunsChanged = changed(func(before, after *corev1.Pod) bool {
-	return isRunning(before) != isRunning(after) || before.Spec.NodeName != after.Spec.NodeName
+	return hasRunningContainer(before) != hasRunningContainer(after) || before.Spec.NodeName != after.Spec.NodeName
 })

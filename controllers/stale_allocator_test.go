@@ -37,7 +37,7 @@ func TestFaultStaleAllocator(t *testing.T) {
 	}
 	cached := read()
 	late, _ := allocator(t)
-	late.uncached = c
+	late.apiReader = c
 	var answer error
 	late.Client = interceptor.NewClient(api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey,

@@ -77,7 +77,7 @@ nodeagent.Agent.Start
 			nodeagent.Agent.gather
 				link.Netlink.Observe
 			plan.Decide
-				plan.steps
+				plan.decisionSteps
 					plan.decisionBuilder.compare
 						plan.MergeDesired
 						plan.Diff
@@ -103,7 +103,7 @@ controllers.AnnouncedReconciler.Reconcile
 	controllers.AnnouncedReconciler.placesOf
 		announced.PlacesOf
 	announced.Summarise
-		announced.condition
+		announced.announcedCondition
 	controllers.AnnouncedReconciler.writeReport
 		controllers.applyServiceStatus
 
@@ -121,7 +121,7 @@ Move: a Local address goes from one node to another; from Lease to Announcement
 # | it is shutting down | {controllers.cluster.placementNode} | {placement.shuttingDown} |
 # | it is cordoned, and its LBNodeAgent says HandOver | {controllers.isUnschedulable} | {placement.cordoned} |
 # | it is annotated to hand the address over | {controllers.addressToHandOver} | {placement.askedToHandOver} |
-# | it reports no interface with a carrier in the subnet | {controllers.addFacts} | {placement.offSubnetIfReported} |
+# | no interface of it in the subnet has carrier | {controllers.addFactsIfHere} | {placement.offSubnetIfReported} |
 # | only others have endpoints | {controllers.listEndpointNodes} | {placement.noEndpointForLocalAddressThoughAnyHas} |
 # | a successor claims the address | {controllers.cluster.successorClaims} | {placement.placer.decideByClaim} |
 # | its agent has yielded the address, or has failed | {controllers.addEntries} | {placement.stepOf} |
@@ -188,7 +188,7 @@ controllers.PlacementReconciler.Reconcile
 # The agents withdraw what no entry asks for any more. Until then no other node is given the address.
 nodeagent.Agent.sync
 	plan.Decide
-		plan.steps
+		plan.decisionSteps
 			plan.decisionBuilder.compare
 				plan.Diff
 					plan.findOurs

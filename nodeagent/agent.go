@@ -20,8 +20,8 @@ const FieldOwner = "purelb-agent"
 type Agent struct {
 	// Client reads from the cache and writes.
 	Client client.Client
-	// Live reads from the API server.
-	Live       client.Reader
+	// APIReader reads from the API server.
+	APIReader  client.Reader
 	Kernel     Kernel
 	Neighbours Neighbours
 	// Proxy, if set, is waited for before an address is announced whose traffic

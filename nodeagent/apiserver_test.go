@@ -83,7 +83,7 @@ func TestAPIServer(t *testing.T) {
 	})
 	link := &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}}
 	agent := &Agent{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Kernel: kernel, Neighbours: link,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Kernel: kernel, Neighbours: link,
 		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: namespace, LBNodeAgent: "default",
 	}
 	g.Expect(agent.SetupWithManager(mgr)).To(Succeed())

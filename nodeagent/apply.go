@@ -56,7 +56,7 @@ func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan
 	a.defender.noteProbeAnswers(decision.AnsweredYields)
 	questions := make([]neigh.Question, 0, len(decision.Questions))
 	for _, q := range decision.Questions {
-		questions = append(questions, a.defender.questionOf(q.Target.Interface, q.Target.Addr, q.PreviousMACs))
+		questions = append(questions, a.defender.questionIgnoringGateways(q.Target.Interface, q.Target.Addr, q.PreviousMACs))
 	}
 	a.prober.ask(ctx, questions, decision.Settings.Probe)
 	return r.outcomes, errs
@@ -117,13 +117,13 @@ func (r *application) removeOutdated(ctx context.Context, op plan.Operation) err
 	return err
 }
 
-// unlessYielded changes an address that the node is to have, unless the agent has yielded it:
+// changeUnlessYielded changes an address that the node is to have, unless the agent has yielded it:
 // then it notes the Result. Nothing yields the address meanwhile.
-func (r *application) unlessYielded(op plan.Operation, change func() error) (isDone bool, err error) {
+func (r *application) changeUnlessYielded(op plan.Operation, change func() error) (isDone bool, err error) {
 	if op.Desired == nil {
 		return true, change()
 	}
-	result, isDone, err := r.defender.unlessYielded(op.Desired, op.Reclaim, change)
+	result, isDone, err := r.defender.changeUnlessYielded(op.Desired, op.Reclaim, change)
 	if !isDone {
 		r.outcomes.Results[op.Desired.Addr] = result
 	}
@@ -140,7 +140,7 @@ func (r *application) isRenewalTimeOver() bool {
 }
 
 func (r *application) renew(op plan.Operation) error {
-	isDone, err := r.unlessYielded(op, func() error { return r.Kernel.Renew(op.Address) })
+	isDone, err := r.changeUnlessYielded(op, func() error { return r.Kernel.Renew(op.Address) })
 	switch {
 	case !isDone:
 		return nil
@@ -153,7 +153,7 @@ func (r *application) renew(op plan.Operation) error {
 }
 
 func (r *application) replace(op plan.Operation) error {
-	isDone, err := r.unlessYielded(op, func() error { return r.Kernel.Replace(op.Replaced, op.Address) })
+	isDone, err := r.changeUnlessYielded(op, func() error { return r.Kernel.Replace(op.Replaced, op.Address) })
 	if isDone && err != nil {
 		r.outcomes.Results[op.Desired.Addr] = plan.FailedResult(op.Desired, plan.ReasonAddFailed, err)
 	}
@@ -171,7 +171,7 @@ func (r *application) add(ctx context.Context, op plan.Operation) error {
 		r.outcomes.Results[d.Addr] = plan.WaitingForProxyResult(d)
 		return nil
 	}
-	isDone, err := r.unlessYielded(op, func() error { return r.Kernel.Add(op.Address) })
+	isDone, err := r.changeUnlessYielded(op, func() error { return r.Kernel.Add(op.Address) })
 	if !isDone {
 		return nil
 	}

@@ -161,7 +161,7 @@ func TestAttackFlood(t *testing.T) {
 					mac := [...]neigh.MAC{oldHolder, stranger, gateway, {2, 1, byte(i >> 16), byte(i >> 8), byte(i)}}[random.IntN(4)]
 					m := neigh.Message{
 						Kind: neigh.Kind(1 + random.IntN(3)), Addr: held[random.IntN(addresses)].Prefix.Addr(), MAC: mac,
-						Gratuitous: random.IntN(2) == 0, Direct: random.IntN(2) == 0,
+						IsGratuitous: random.IntN(2) == 0, IsDirect: random.IntN(2) == 0,
 					}
 					w.neighbours.say(m)
 					if i%burst == burst-1 {
@@ -189,7 +189,7 @@ func TestAttackFlood(t *testing.T) {
 				if len(w.defender.defence.Yields) > 0 && fresh {
 					t.Errorf("%d addresses were yielded", len(w.defender.defence.Yields))
 				}
-				for addr, watched := range w.defender.defence.Watches {
+				for addr, watched := range w.defender.defence.HeldStates {
 					if len(watched.AnsweredAt) > plan.MaxAnswerers || len(watched.Checks) > plan.MaxChecks {
 						t.Fatalf("of %s %d stations are known, and %d asked", addr, len(watched.AnsweredAt), len(watched.Checks))
 					}
@@ -309,7 +309,7 @@ func (p *port) hear(m neigh.Message) {
 
 func (p *port) Announce(_ string, addr netip.Addr) error {
 	for _, o := range p.others() {
-		o.hear(neigh.Message{Kind: neigh.Request, Addr: addr, MAC: p.mac, Gratuitous: true})
+		o.hear(neigh.Message{Kind: neigh.Request, Addr: addr, MAC: p.mac, IsGratuitous: true})
 	}
 	return nil
 }

@@ -168,9 +168,9 @@ func (d *defender) restoreYields(yields map[netip.Addr]plan.YieldedAddress) {
 	d.defence.RestoreYields(yields, d.tasks.Now())
 }
 
-// unlessYielded changes an address that the node is to have, unless the agent has yielded it:
+// changeUnlessYielded changes an address that the node is to have, unless the agent has yielded it:
 // then it returns the Result. Nothing yields the address meanwhile.
-func (d *defender) unlessYielded(
+func (d *defender) changeUnlessYielded(
 	desired *plan.Desired, isReclaim bool, change func() error,
 ) (result plan.Result, isDone bool, err error) {
 	d.mu.Lock()
@@ -190,7 +190,7 @@ func (d *defender) noteAdded(desired *plan.Desired) {
 }
 
 // noteProbeAnswers notes that stations have answered probes for yielded addresses.
-func (d *defender) noteProbeAnswers(answers map[netip.Addr]plan.Probe) {
+func (d *defender) noteProbeAnswers(answers map[netip.Addr]plan.ProbeState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for addr, answer := range answers {
@@ -229,7 +229,7 @@ func (d *defender) listen() {
 
 func (d *defender) listenOn(ctx context.Context, iface string) {
 	for ctx.Err() == nil {
-		err := d.neighbours.Listen(ctx, iface, d.isWatched, func(m neigh.Message) { d.hear(ctx, iface, m) })
+		err := d.neighbours.Listen(ctx, iface, d.isListenedFor, func(m neigh.Message) { d.hear(ctx, iface, m) })
 		if err != nil {
 			log.FromContext(ctx).V(1).Info("Listening again shortly", "interface", iface, "error", err.Error())
 		}
@@ -237,10 +237,10 @@ func (d *defender) listenOn(ctx context.Context, iface string) {
 	}
 }
 
-func (d *defender) isWatched(addr netip.Addr) bool {
+func (d *defender) isListenedFor(addr netip.Addr) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.defence.IsWatched(addr)
+	return d.defence.IsListenedFor(addr)
 }
 
 // hear does what a station's message about a held or yielded address asks for. The address is
@@ -250,7 +250,7 @@ func (d *defender) hear(ctx context.Context, iface string, m neigh.Message) {
 	isFresh, now := d.freshness.isFresh(), d.tasks.Now()
 	frame := plan.Frame{
 		Addr: m.Addr, MAC: m.MAC.String(), IsRequest: m.Kind == neigh.Request, IsAdvertisement: m.Kind == neigh.Advertisement,
-		IsGratuitous: m.Gratuitous, IsDirect: m.Direct,
+		IsGratuitous: m.IsGratuitous, IsDirect: m.IsDirect,
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -315,9 +315,9 @@ func (d *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
 func (d *defender) check(ctx context.Context, c *plan.Check, iface string) {
 	for ctx.Err() == nil {
 		d.mu.Lock()
-		step := d.defence.AskOn(c, d.tasks.Now())
+		step := d.defence.NextCheckStep(c, d.tasks.Now())
 		d.carryOut(ctx, step.Reaction)
-		question := d.question(iface, c.Addr, nil)
+		question := d.questionLocked(iface, c.Addr, nil)
 		d.mu.Unlock()
 		if macs := neigh.ParseMACs([]string{c.MAC}); step.Ask && len(macs) > 0 {
 			_ = d.neighbours.AskStation(question, macs[0]) // what is not sent is not answered
@@ -339,10 +339,10 @@ func (d *defender) check(ctx context.Context, c *plan.Check, iface string) {
 // be asked proves nothing.
 func (d *defender) isAlone(ctx context.Context, iface string, nodes []netip.Addr) bool {
 	var questions []neigh.Question
-	for _, addr := range slices.Concat(nodes, d.gateways.all()[iface]) {
+	for _, addr := range slices.Concat(nodes, d.gateways.gatewaysByInterface()[iface]) {
 		isAsked := slices.ContainsFunc(questions, func(q neigh.Question) bool { return q.Addr == addr })
 		if !isAsked && d.canAsk(iface, addr) {
-			questions = append(questions, d.questionFrom(iface, addr))
+			questions = append(questions, d.questionCountingGateways(iface, addr))
 		}
 	}
 	answers := d.neighbours.Probe(ctx, questions, aloneQuestions, aloneInterval)

@@ -13,13 +13,13 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// questionOf returns the question which station has an address that one of these stations may
-// have. The caller does not hold the lock.
-func (d *defender) questionOf(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
+// questionIgnoringGateways returns the question which station has an address that one of these stations may
+// have; answers of gateways do not count. It takes the lock.
+func (d *defender) questionIgnoringGateways(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
 	gateways := d.gateways.macsOf(iface)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	q := d.question(iface, addr, previousMACs)
+	q := d.questionLocked(iface, addr, previousMACs)
 	// A node that may have the address is heard, also where it is the gateway of the others.
 	q.IgnoredMACs = slices.DeleteFunc(
 		slices.Clone(gateways), func(mac neigh.MAC) bool { return slices.Contains(q.NodeMACs, mac) },
@@ -27,8 +27,8 @@ func (d *defender) questionOf(iface string, addr netip.Addr, previousMACs []stri
 	return q
 }
 
-// question is questionOf for a caller that holds the lock and counts the answers of gateways.
-func (d *defender) question(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
+// questionLocked is questionIgnoringGateways for a caller that holds the lock, and answers of gateways count.
+func (d *defender) questionLocked(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
 	return neigh.Question{
 		Target: neigh.Target{Interface: iface, Addr: addr},
 		Sender: d.defence.Sender(iface, addr), NodeMACs: neigh.ParseMACs(previousMACs),
@@ -42,7 +42,7 @@ func (d *defender) askHeld(ctx context.Context) {
 	next, repeat := now.Add(plan.AskInterval), now.Add(plan.RepeatInterval)
 	var eagerUntil time.Time
 	for {
-		switch d.tasks.Wait(ctx, tasks.Until(d.tasks, earlier(next, repeat)), d.carrierReturned) {
+		switch d.tasks.Wait(ctx, tasks.Until(d.tasks, earlierTime(next, repeat)), d.carrierReturned) {
 		case tasks.Ended:
 			return
 		case tasks.TimeOver:
@@ -52,7 +52,7 @@ func (d *defender) askHeld(ctx context.Context) {
 		}
 		if !d.tasks.Now().Before(next) {
 			if !d.freshness.isFresh() {
-				d.askAll(ctx, d.held((*plan.Defence).AllHeld))
+				d.askAll(ctx, d.pickHeld((*plan.Defence).AllHeld))
 			}
 			wait := max(plan.AskInterval, d.freshness.freshFor())
 			if d.tasks.Now().Before(eagerUntil) {
@@ -62,22 +62,22 @@ func (d *defender) askHeld(ctx context.Context) {
 		}
 		if !d.tasks.Now().Before(repeat) {
 			at := d.tasks.Now()
-			d.askAll(ctx, d.held(func(defence *plan.Defence) []plan.Held { return defence.HeldWithPreviousHolder(at) }))
+			d.askAll(ctx, d.pickHeld(func(defence *plan.Defence) []plan.Held { return defence.HeldWithPreviousHolder(at) }))
 			repeat = d.tasks.Now().Add(plan.RepeatInterval)
 		}
 	}
 }
 
-// earlier returns the earlier of two times.
-func earlier(a, b time.Time) time.Time {
+// earlierTime returns the earlier of two times.
+func earlierTime(a, b time.Time) time.Time {
 	if b.Before(a) {
 		return b
 	}
 	return a
 }
 
-// held returns the held addresses that are picked.
-func (d *defender) held(pick func(*plan.Defence) []plan.Held) []plan.Held {
+// pickHeld returns the held addresses that are picked.
+func (d *defender) pickHeld(pick func(*plan.Defence) []plan.Held) []plan.Held {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return pick(d.defence)
@@ -100,7 +100,7 @@ func (d *defender) askFor(ctx context.Context, h plan.Held) {
 	addr := h.Prefix.Addr()
 	d.mu.Lock()
 	d.defence.NoteAsked(addr, d.tasks.Now())
-	q := d.question(h.Interface, addr, h.PreviousMACs)
+	q := d.questionLocked(h.Interface, addr, h.PreviousMACs)
 	d.mu.Unlock()
 	if err := d.neighbours.Ask(q); err != nil {
 		log.FromContext(ctx).V(1).Info("Cannot ask for an address", "address", addr, "error", err.Error())
@@ -144,7 +144,7 @@ func (d *defender) yieldQuestions(ctx context.Context) []stationQuestion {
 		if macs := neigh.ParseMACs([]string{q.MAC}); len(macs) > 0 {
 			station = macs[0]
 		}
-		questions = append(questions, stationQuestion{d.question(q.Interface, q.Addr, nil), station})
+		questions = append(questions, stationQuestion{d.questionLocked(q.Interface, q.Addr, nil), station})
 	}
 	return questions
 }

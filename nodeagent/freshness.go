@@ -78,7 +78,7 @@ func (f *freshness) setPeriod(announcements []purelbv1.Announcement) {
 	period := time.Duration(0)
 	for _, ann := range announcements {
 		if s := time.Duration(ann.Spec.HeartbeatSeconds) * time.Second; s > 0 {
-			period = plan.Earliest(period, s)
+			period = plan.ShorterWait(period, s)
 		}
 	}
 	if period == 0 {

@@ -20,8 +20,8 @@ type gatewayCache struct {
 }
 
 type cachedMACs struct {
-	macs  []neigh.MAC
-	since time.Time
+	macs   []neigh.MAC
+	readAt time.Time
 }
 
 func newGatewayCache(kernel Kernel, now func() time.Time) gatewayCache {
@@ -35,8 +35,8 @@ func (g *gatewayCache) note(gateways map[string][]netip.Addr) {
 	g.gateways = gateways
 }
 
-// all returns the gateways by interface.
-func (g *gatewayCache) all() map[string][]netip.Addr {
+// gatewaysByInterface returns the gateways by interface.
+func (g *gatewayCache) gatewaysByInterface() map[string][]netip.Addr {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.gateways
@@ -48,7 +48,7 @@ func (g *gatewayCache) macsOf(iface string) []neigh.MAC {
 	defer g.mu.Unlock()
 	now := g.now()
 	cached, isCached := g.macs[iface]
-	if !isCached || now.Sub(cached.since) > gatewayCacheTTL {
+	if !isCached || now.Sub(cached.readAt) > gatewayCacheTTL {
 		cached = cachedMACs{neigh.ParseMACs(g.kernel.NeighbourMACs(iface, g.gateways[iface])), now}
 		g.macs[iface] = cached
 	}

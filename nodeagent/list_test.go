@@ -17,13 +17,13 @@ import (
 func TestFaultChangeDuringList(t *testing.T) {
 	w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
 	w.reconcileOrFail()
-	live := w.Live.(client.WithWatch)
-	w.Live = interceptor.NewClient(live, interceptor.Funcs{
+	live := w.APIReader.(client.WithWatch)
+	w.APIReader = interceptor.NewClient(live, interceptor.Funcs{
 		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if err := live.List(ctx, list, opts...); err != nil {
 				return err
 			}
-			w.Live = live // once
+			w.APIReader = live // once
 			w.edit("node1", func(spec *purelbv1.AnnouncementSpec) {
 				spec.Addresses = append(spec.Addresses, virtual("198.51.100.2"))
 			})

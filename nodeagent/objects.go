@@ -35,11 +35,11 @@ type apiObjects struct {
 func (a *Agent) readObjects(ctx context.Context, isLive bool) (apiObjects, error) {
 	reader, ofNode := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
 	if isLive { // the cache holds no other nodes' Announcements, and has no index
-		reader, ofNode = a.Live, append(ofNode, client.MatchingFields{"spec.nodeName": a.NodeName})
+		reader, ofNode = a.APIReader, append(ofNode, client.MatchingFields{"spec.nodeName": a.NodeName})
 	}
 	commonReader, ofAgent := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
 	if !a.isCacheFilled.Load() {
-		commonReader, ofAgent = a.Live, append(ofAgent, client.MatchingFields{"spec.lbNodeAgent": a.LBNodeAgent})
+		commonReader, ofAgent = a.APIReader, append(ofAgent, client.MatchingFields{"spec.lbNodeAgent": a.LBNodeAgent})
 	}
 	failed := func(action string, err error) (apiObjects, error) {
 		return apiObjects{}, fmt.Errorf("%w: %s: %w", errUnobserved, action, err)

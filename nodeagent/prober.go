@@ -38,7 +38,7 @@ func (p *prober) ask(ctx context.Context, questions []neigh.Question, settings p
 		p.mu.Lock()
 		for _, q := range questions {
 			p.answers = append(p.answers, plan.ProbeAnswer{
-				Target: plan.ProbeTarget{Interface: q.Interface, Addr: q.Addr}, Probe: probeOf(answers[q.Addr], p.tasks.Now()),
+				Target: plan.ProbeTarget{Interface: q.Interface, Addr: q.Addr}, State: probeOf(answers[q.Addr], p.tasks.Now()),
 			})
 		}
 		p.mu.Unlock()
@@ -46,8 +46,8 @@ func (p *prober) ask(ctx context.Context, questions []neigh.Question, settings p
 	})
 }
 
-func probeOf(answer neigh.Answer, now time.Time) plan.Probe {
-	probe := plan.Probe{AnsweredAt: now, Err: answer.Err}
+func probeOf(answer neigh.Answer, now time.Time) plan.ProbeState {
+	probe := plan.ProbeState{AnsweredAt: now, Err: answer.Err}
 	if answer.MAC != (neigh.MAC{}) {
 		probe.MAC = answer.MAC.String()
 	}

@@ -301,7 +301,7 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 			return nil
 		},
 	})
-	p.Live = interceptor.NewClient(p.Live.(client.WithWatch), interceptor.Funcs{
+	p.APIReader = interceptor.NewClient(p.APIReader.(client.WithWatch), interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if err := request(ctx); err != nil {
 				return err
@@ -315,7 +315,7 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 // start starts it, as a process does: it knows nothing.
 func (p *process) start() {
 	a := &Agent{
-		Client: p.Client, Live: p.Live, Kernel: p.faulty, Neighbours: p.neighbours, Metrics: p.Metrics,
+		Client: p.Client, APIReader: p.APIReader, Kernel: p.faulty, Neighbours: p.neighbours, Metrics: p.Metrics,
 		NodeName: p.NodeName, Namespace: p.Namespace, LBNodeAgent: p.LBNodeAgent, Checkpoint: p.Checkpoint,
 	}
 	p.Agent = a

@@ -94,7 +94,7 @@ func (r *reachability) round(ctx context.Context) {
 			answers[q.Key] = reach.Answer{Err: errCannotAsk}
 			continue
 		}
-		question := r.defender.questionOf(q.Interface, q.Addr, q.MACs)
+		question := r.defender.questionIgnoringGateways(q.Interface, q.Addr, q.MACs)
 		question.IsOrdinary = true
 		byLink[q.Interface] = append(byLink[q.Interface], question)
 	}
@@ -121,8 +121,8 @@ func reachAnswerOf(answer neigh.Answer) reach.Answer {
 	return reach.Answer{MAC: answer.MAC.String()}
 }
 
-// statuses returns the statuses of the Announcements with asking.
-func (r *reachability) statuses(askings []purelbv1.Announcement, now time.Time) []purelbv1.AnnouncementStatus {
+// askingStatuses returns the statuses of the Announcements with asking.
+func (r *reachability) askingStatuses(askings []purelbv1.Announcement, now time.Time) []purelbv1.AnnouncementStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	statuses := make([]purelbv1.AnnouncementStatus, 0, len(askings))

@@ -62,9 +62,9 @@ type watchedLink struct {
 	iface    string
 	settings watch.Settings
 	watchers map[watch.Key]*watch.Watcher
-	// reasons are those of which the worker knows.
-	reasons map[watch.Key]string
-	stop    context.CancelFunc
+	// knownReasons are those of which the worker knows.
+	knownReasons map[watch.Key]string
+	stop         context.CancelFunc
 }
 
 func newWatching(a *Agent) *watching {
@@ -96,14 +96,14 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 	if w.openExchange == nil || settings.IsDisabled {
 		standbys = nil
 	}
-	targets := watch.Targets(standbys, w.nodeName, w.defender.canAsk, w.defender.gateways.all())
+	targets := watch.Targets(standbys, w.nodeName, w.defender.canAsk, w.defender.gateways.gatewaysByInterface())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for iface, l := range order.ByKey(w.links, strings.Compare) {
 		for key := range l.watchers {
 			if _, isWatched := targets[key]; !isWatched {
 				delete(l.watchers, key)
-				delete(l.reasons, key)
+				delete(l.knownReasons, key)
 			}
 		}
 		if len(l.watchers) == 0 || l.settings != settings {
@@ -117,7 +117,8 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 		l := w.links[key.Interface]
 		if l == nil {
 			l = &watchedLink{
-				iface: key.Interface, settings: settings, watchers: map[watch.Key]*watch.Watcher{}, reasons: map[watch.Key]string{},
+				iface: key.Interface, settings: settings, watchers: map[watch.Key]*watch.Watcher{},
+				knownReasons: map[watch.Key]string{},
 			}
 			w.links[key.Interface] = l
 			w.run(l)
@@ -149,8 +150,9 @@ func (w *watching) takeClaims() map[netip.Addr]plan.Claim {
 	return claims
 }
 
-// statuses returns the statuses of the Announcements with standby.
-func (w *watching) statuses(in *plan.Inputs, conclusion *plan.Conclusion) []purelbv1.AnnouncementStatus {
+// standbyStatuses returns the statuses of the Announcements with standby, notes that the worker knows the reasons in
+// them, and sets the metric of watched nodes.
+func (w *watching) standbyStatuses(in *plan.Inputs, conclusion *plan.Conclusion) []purelbv1.AnnouncementStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := metav1.NewTime(in.Now.Truncate(time.Second))
@@ -160,7 +162,7 @@ func (w *watching) statuses(in *plan.Inputs, conclusion *plan.Conclusion) []pure
 		key, reason := watch.KeyOf(ann.Spec.Standby), watch.ReasonDisabled
 		if l := w.links[key.Interface]; l != nil && l.watchers[key] != nil {
 			reason = l.watchers[key].Reason()
-			l.reasons[key] = reason
+			l.knownReasons[key] = reason
 		}
 		status := watch.Status(ann, reason, now)
 		status.Addresses = conclusion.StandbyAddresses[i]
@@ -266,7 +268,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 func (w *watching) wakeForNewReasons(l *watchedLink, now time.Time) {
 	isNew := false
 	for key, watcher := range l.watchers {
-		known, isKnown := l.reasons[key]
+		known, isKnown := l.knownReasons[key]
 		isNew = isNew || isKnown && known != watcher.Reason()
 	}
 	if isNew && w.wakes.Delay(now) <= 0 {
@@ -278,7 +280,7 @@ func (w *watching) wakeForNewReasons(l *watchedLink, now time.Time) {
 // ask sends a question. What is not sent is not answered.
 func (w *watching) ask(iface string, x Exchange, round uint16, q watch.Question) {
 	macs := neigh.ParseMACs(q.MACs)
-	question := w.defender.questionFrom(iface, q.Addr)
+	question := w.defender.questionCountingGateways(iface, q.Addr)
 	switch {
 	case q.IsForAll:
 		question.NodeMACs = macs
@@ -307,11 +309,12 @@ func (d *defender) repeatClaims(ctx context.Context, addrs []netip.Addr) {
 	}
 }
 
-// questionFrom returns the question for an address, from an address of the node's own.
-func (d *defender) questionFrom(iface string, addr netip.Addr) neigh.Question {
+// questionCountingGateways returns the question for an address, from an address of the node's own. It takes the lock,
+// and answers of gateways count.
+func (d *defender) questionCountingGateways(iface string, addr netip.Addr) neigh.Question {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.question(iface, addr, nil)
+	return d.questionLocked(iface, addr, nil)
 }
 
 // isLinkUp reports whether an interface has a carrier, as far as the defender knows.

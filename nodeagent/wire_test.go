@@ -213,7 +213,7 @@ func (w *wire) claims(address string) int {
 	defer w.mu.Unlock()
 	n := 0
 	for _, m := range w.heard {
-		if m.Addr.String() == address && m.Gratuitous {
+		if m.Addr.String() == address && m.IsGratuitous {
 			n++
 		}
 	}

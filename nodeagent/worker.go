@@ -65,8 +65,8 @@ type listResult struct {
 // to do. What fails with single addresses is not marked.
 var errUnobserved = errors.New("cannot see what there is to do")
 
-// unobserved returns an error if it marks the failure of a sync as a whole, else nil.
-func unobserved(err error) error {
+// onlyUnobserved returns an error if it marks the failure of a sync as a whole, else nil.
+func onlyUnobserved(err error) error {
 	if errors.Is(err, errUnobserved) {
 		return err
 	}
@@ -240,7 +240,7 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 		objects, err := a.readObjects(ctx, false)
 		if err != nil {
 			a.watchdog.BeginRound()
-			a.watchdog.EndRound(unobserved(err))
+			a.watchdog.EndRound(onlyUnobserved(err))
 			return 0, err
 		}
 		a.state.objects = objects
@@ -331,7 +331,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 // addresses, or errUnobserved if it could do nothing at all.
 func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (wait time.Duration, err error) {
 	a.watchdog.BeginRound()
-	defer func() { a.watchdog.EndRound(unobserved(err)) }()
+	defer func() { a.watchdog.EndRound(onlyUnobserved(err)) }()
 	a.logMissing(ctx, objects)
 
 	inputs, err := a.gather(objects, isUpToDate)
@@ -422,7 +422,8 @@ func (a *Agent) report(
 	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced, conclusion.States)
 	a.reporter.setStatuses(slices.Concat(inputs.Announcements, inputs.Standbys, askings),
 		slices.Concat(
-			conclusion.Statuses, a.watching.statuses(&inputs, &conclusion), a.reachability.statuses(askings, inputs.Now),
+			conclusion.Statuses, a.watching.standbyStatuses(&inputs, &conclusion),
+			a.reachability.askingStatuses(askings, inputs.Now),
 		), inputs.SharedEntries())
 }
 

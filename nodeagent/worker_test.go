@@ -23,7 +23,7 @@ func TestListsTakeTurns(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
 		delays := make(chan time.Duration, 1)
 		delays <- time.Second // of the first list
-		w.Live = interceptor.NewClient(w.Live.(client.WithWatch), interceptor.Funcs{
+		w.APIReader = interceptor.NewClient(w.APIReader.(client.WithWatch), interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 				err := c.List(ctx, list, opts...)
 				select {

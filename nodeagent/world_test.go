@@ -77,7 +77,7 @@ func (*neighbours) ExcludePodMACs([]string) {}
 
 // answerOf is the answer to a question for an address.
 func answerOf(addr netip.Addr, mac neigh.MAC) neigh.Message {
-	return neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac, Direct: true}
+	return neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac, IsDirect: true}
 }
 
 func (n *neighbours) Listen(
@@ -109,7 +109,7 @@ func (n *neighbours) say(m neigh.Message) {
 
 // claim is a gratuitous ARP of a station.
 func (n *neighbours) claim(address string, mac neigh.MAC) {
-	n.say(neigh.Message{Kind: neigh.Request, Addr: netip.MustParseAddr(address), MAC: mac, Gratuitous: true})
+	n.say(neigh.Message{Kind: neigh.Request, Addr: netip.MustParseAddr(address), MAC: mac, IsGratuitous: true})
 }
 
 func (n *neighbours) Announce(iface string, addr netip.Addr) error {
@@ -280,7 +280,7 @@ func newWorld(t testing.TB, objects ...client.Object) *world {
 		},
 	})
 	w.Agent = &Agent{
-		Client: cached, Live: live, Kernel: w.kernel, Neighbours: w.neighbours,
+		Client: cached, APIReader: live, Kernel: w.kernel, Neighbours: w.neighbours,
 		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: namespace, LBNodeAgent: "default",
 	}
 	w.prepare()
@@ -347,7 +347,7 @@ func (w *world) once() (time.Duration, error) {
 		return again, err
 	}
 	left, failed := w.finish()
-	return plan.Earliest(again, left), errors.Join(err, failed)
+	return plan.ShorterWait(again, left), errors.Join(err, failed)
 }
 
 // standIn does what the worker does when it is woken before the cache is filled.
@@ -383,14 +383,14 @@ func (w *world) work(ctx context.Context) {
 func (w *world) finish() (time.Duration, error) {
 	pause, _ := w.checkpointSaver.WriteDue(w.t.Context())
 	wait, err := w.reporter.Write(w.t.Context())
-	return plan.Earliest(pause, wait), err
+	return plan.ShorterWait(pause, wait), err
 }
 
 // isAsking reports whether answers of links are awaited, or wait for the next sync.
 func (w *world) isAsking() bool {
 	w.turn <- struct{}{}
 	defer func() { <-w.turn }()
-	for _, p := range w.state.memory.Probes {
+	for _, p := range w.state.memory.ProbeStates {
 		if p.IsAsking {
 			return true
 		}

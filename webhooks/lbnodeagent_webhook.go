@@ -27,10 +27,10 @@ import (
 // does not get, although its author may think so.
 type lbNodeAgents struct {
 	reader client.Reader
-	// live reads LBNodeAgents from the API server: of two deletions one after the other, the
+	// apiReader reads LBNodeAgents from the API server: of two deletions one after the other, the
 	// cache may not show the first yet.
-	live    client.Reader
-	reviews subjectReviewer
+	apiReader client.Reader
+	reviews   subjectReviewer
 	Options
 }
 
@@ -108,7 +108,7 @@ func (w *lbNodeAgents) admitWithdrawal(
 // strandedBy returns is empty if there are no such addresses.
 func (w *lbNodeAgents) strandedBy(ctx context.Context, before, after *v1.LBNodeAgent) (string, error) {
 	var all v1.LBNodeAgentList
-	if err := w.live.List(ctx, &all, client.InNamespace(w.Namespace)); err != nil {
+	if err := w.apiReader.List(ctx, &all, client.InNamespace(w.Namespace)); err != nil {
 		return "", fmt.Errorf("list LBNodeAgents: %w", err)
 	}
 	others := slices.DeleteFunc(all.Items, func(a v1.LBNodeAgent) bool {

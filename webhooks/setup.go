@@ -30,7 +30,7 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	if err := ctrl.NewWebhookManagedBy(mgr, &v1.ServiceGroup{}).WithValidator(groups).Complete(); err != nil {
 		return fmt.Errorf("set up the webhook for ServiceGroups: %w", err)
 	}
-	agents := &lbNodeAgents{reader: mgr.GetClient(), live: mgr.GetAPIReader(), reviews: mgr.GetClient(), Options: o}
+	agents := &lbNodeAgents{reader: mgr.GetClient(), apiReader: mgr.GetAPIReader(), reviews: mgr.GetClient(), Options: o}
 	if err := ctrl.NewWebhookManagedBy(mgr, &v1.LBNodeAgent{}).WithValidator(agents).Complete(); err != nil {
 		return fmt.Errorf("set up the webhook for LBNodeAgents: %w", err)
 	}

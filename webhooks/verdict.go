@@ -20,7 +20,7 @@ func PredictAdmission(
 	case *v1.ServiceGroup:
 		return validate(ctx, &serviceGroups{reader: reader, Options: o}, before, object)
 	case *v1.LBNodeAgent:
-		return validate(ctx, &lbNodeAgents{reader: reader, live: reader, Options: o}, before, object)
+		return validate(ctx, &lbNodeAgents{reader: reader, apiReader: reader, Options: o}, before, object)
 	case *v1.BGPPeer:
 		return validate(ctx, &bgpPeers{reader: reader, Options: o}, before, object)
 	case *corev1.Service:

@@ -112,7 +112,7 @@ type printable interface {
 // print prints a result as --output asks.
 func (c *cli) print(result printable) error {
 	if c.isForPeople() {
-		return result.WriteText(c.out, plugin.Style{Color: c.isTerminal, Wide: c.output == "wide"})
+		return result.WriteText(c.out, plugin.Style{Color: c.hasColors, Wide: c.output == "wide"})
 	}
 	return c.printData(result)
 }
@@ -257,7 +257,7 @@ func (c *cli) explainCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return c.report(explanation, explanation.Unread, len(explanation.Waiting) > 0)
+		return c.report(explanation, explanation.Unread, len(explanation.WaitsFor) > 0)
 	}
 	explain := group(&cobra.Command{
 		Use: "explain service NAME", Short: "Explain why a Service is as it is", Example: "  kubectl purelb explain svc/web",
@@ -353,7 +353,7 @@ func (c *cli) printPlans(ctx context.Context, plan planFunc) error {
 	if err != nil {
 		return err
 	}
-	return c.report(plans, plans.Unread, plans.Break())
+	return c.report(plans, plans.Unread, plans.BreaksAny())
 }
 
 func (c *cli) planCommand() *cobra.Command {
@@ -418,7 +418,7 @@ func (c *cli) readFiles(paths []string, isRecursive bool) (*plugin.Files, error)
 	if err != nil {
 		return nil, err
 	}
-	for _, folder := range files.Folders {
+	for _, folder := range files.SkippedFolders {
 		_, _ = fmt.Fprintf(c.err, "Not read: folder %s: use --recursive\n", textlimit.Line(folder))
 	}
 	return files, nil
@@ -558,7 +558,7 @@ func (c *cli) supportBundleCommand() *cobra.Command {
 			if len(unread) > 0 {
 				err = errUnknown
 			}
-			return printOutcome(c, &plugin.BundleWritten{File: file, Unread: unread}, err)
+			return printOutcome(c, &plugin.BundleOutcome{File: file, Unread: unread}, err)
 		},
 	}
 	bundle.Flags().StringVarP(&file, "file", "f", "purelb-support.tar.gz", "file to write; it must not exist")

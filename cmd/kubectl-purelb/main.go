@@ -37,15 +37,15 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr,
-		isTerminal: term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""}))
+		hasColors: term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""}))
 }
 
 // streams are where a command reads and writes.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
-	// isTerminal allows colours.
-	isTerminal bool
+	// hasColors allows colours.
+	hasColors bool
 }
 
 // messageOf returns the message of an error, each of its lines in printable letters: it may quote

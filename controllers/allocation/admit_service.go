@@ -70,8 +70,8 @@ func DependsOnOtherServices(svc *corev1.Service) bool {
 // asks.
 func (a *Admission) Advise(svc *corev1.Service) []string {
 	req := RequestOf(svc)
-	if req.TooLong != "" {
-		return []string{req.TooLong}
+	if req.TooLongText != "" {
+		return []string{req.TooLongText}
 	}
 	warnings := append(adviseOnTerms(svc), a.adviseOnExternalIPs(svc)...)
 	inputs := a.Inputs
@@ -98,8 +98,8 @@ func (a *Admission) Advise(svc *corev1.Service) []string {
 // AdviseWithoutGroups returns the warnings of Advise that hold whatever ServiceGroups there are.
 func AdviseWithoutGroups(svc *corev1.Service) []string {
 	req := RequestOf(svc)
-	if req.TooLong != "" {
-		return []string{req.TooLong}
+	if req.TooLongText != "" {
+		return []string{req.TooLongText}
 	}
 	warnings := adviseOnTerms(svc)
 	if _, why := req.addressesByFamily(); why != "" {

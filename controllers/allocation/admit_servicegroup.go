@@ -48,9 +48,9 @@ func (a *Admission) AdmitUpdate(before, after *v1.ServiceGroup) (warnings []stri
 	switch {
 	case stranded.addresses == 0:
 	case allowsOrphans(after):
-		warnings = append(warnings, "spec: "+stranded.warning(changedType))
+		warnings = append(warnings, "spec: "+stranded.warningText(changedType))
 	default:
-		errs = field.ErrorList{field.Forbidden(field.NewPath("spec"), stranded.refusal(changedType))}
+		errs = field.ErrorList{field.Forbidden(field.NewPath("spec"), stranded.refusalText(changedType))}
 	}
 	return warnings, errs
 }
@@ -66,9 +66,9 @@ func (a *Admission) AdmitDelete(sg *v1.ServiceGroup) (warnings []string, refusal
 	case stranded.addresses == 0:
 		return nil, ""
 	case allowsOrphans(sg):
-		return []string{stranded.warning("")}, ""
+		return []string{stranded.warningText("")}, ""
 	default:
-		return nil, stranded.refusal("")
+		return nil, stranded.refusalText("")
 	}
 }
 
@@ -100,7 +100,7 @@ func (a *Admission) warnOfOverride(sg *v1.ServiceGroup) []string {
 	slices.Sort(services)
 	return []string{fmt.Sprintf("spec.policyLocal: externalTrafficPolicy Local of %s (%s) is set to Cluster where an "+
 		"address is Local or shared",
-		countOf(len(services), "Service"), textlimit.List(services, maxNamed, ", "))}
+		countOf(len(services), "Service"), textlimit.List(services, maxNamedInMessage, ", "))}
 }
 
 func allowsOrphans(sg *v1.ServiceGroup) bool {
@@ -165,7 +165,7 @@ func (s allocatedAddresses) String() string {
 	return DescribeInUse(s.addresses, s.services)
 }
 
-func (s allocatedAddresses) refusal(changedType string) string {
+func (s allocatedAddresses) refusalText(changedType string) string {
 	cure := fmt.Sprintf(
 		"annotate the ServiceGroup with %s=true, and they stay as they are until their Services go",
 		v1.AnnotationAllowOrphans,
@@ -176,7 +176,7 @@ func (s allocatedAddresses) refusal(changedType string) string {
 	return fmt.Sprintf("leaves %s outside every pool: keep them in one, or %s", s, cure)
 }
 
-func (s allocatedAddresses) warning(changedType string) string {
+func (s allocatedAddresses) warningText(changedType string) string {
 	if changedType != "" {
 		return fmt.Sprintf("%s with %s: they stay as they are until their Services go", changedType, s)
 	}

@@ -239,7 +239,7 @@ func TestOverlapsAreFound(t *testing.T) {
 			for _, r := range group.Ranges {
 				free = free && !slices.ContainsFunc(accepted, func(o allocation.Range) bool { return o.Addrs.Overlaps(r.Addrs) })
 			}
-			if catalog[group.Name].Ready() != free {
+			if catalog[group.Name].IsReady() != free {
 				t.Fatalf("%s: %s: %s", group.Name, catalog[group.Name].Reason, catalog[group.Name].Message)
 			}
 			if free {

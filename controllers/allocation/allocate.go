@@ -32,10 +32,10 @@ type Inputs struct {
 	AreFactsComplete func() bool
 	// Offers are what external IPAM systems have answered to requests of the Service.
 	Offers map[IPAMRequest]Offer
-	// LastHolders are deleted Services with the addresses that they had, and Now is what their
+	// FormerOwners are deleted Services with the addresses that they had, and Now is what their
 	// ages are counted by. Both are needed for allocations alone: no request is refused by them.
-	LastHolders LastHolders
-	Now         time.Time
+	FormerOwners FormerOwners
+	Now          time.Time
 }
 
 // IPAMRequest is an address that a Service is to get from an external group.
@@ -176,10 +176,10 @@ type decision struct {
 	group     *Group
 	// isAutomatic says that the Service names no group, and has nothing that decides one.
 	isAutomatic bool
-	// keepsOnly says that the Service's namespace may not use the group any more: the
+	// getsNothingNew says that the Service's namespace may not use the group any more: the
 	// Service keeps what it has of the group, and gets nothing else of it.
-	keepsOnly bool
-	warning   string
+	getsNothingNew bool
+	warning        string
 	// ipamRequests are made to external systems while slots are filled, refusedIPAMRequests those of
 	// them that were refused.
 	ipamRequests, refusedIPAMRequests []IPAMRequest

@@ -110,7 +110,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 			return a, d.conflictInSlot(s, a)
 		}
 	}
-	if d.keepsOnly && len(s.ranges) > 0 {
+	if d.getsNothingNew && len(s.ranges) > 0 {
 		return netip.Addr{}, d.refuseNamespace(d.groupName)
 	}
 	keyAddress, keyService := d.addressOfKey(s)

@@ -33,8 +33,8 @@ func (v *Verdict) IsWaitingForIPAM() bool {
 	return v.Reason == v1.ReasonProgressing || v.Reason == v1.ReasonIPAMUnavailable
 }
 
-// Ready reports whether the manager allocates from the group.
-func (v *Verdict) Ready() bool { return v.Reason == v1.ReasonAccepted }
+// IsReady reports whether the manager allocates from the group.
+func (v *Verdict) IsReady() bool { return v.Reason == v1.ReasonAccepted }
 
 // Catalog holds the verdict on each ServiceGroup of the manager's namespace, by name.
 type Catalog map[string]*Verdict
@@ -60,7 +60,7 @@ func newCatalog(groups []v1.ServiceGroup, namespace string) (Catalog, acceptedGr
 	catalog, accepted := Catalog{}, acceptedGroups{}
 	for _, sg := range own {
 		v := accepted.judge(sg)
-		if catalog[sg.Name] = v; v.Ready() {
+		if catalog[sg.Name] = v; v.IsReady() {
 			accepted = accepted.withGroup(&v.Group)
 		}
 	}
@@ -205,7 +205,7 @@ func OutOfScopeVerdict(sg *v1.ServiceGroup, namespace string) *Verdict {
 // several, which are all external, it returns the first by name.
 func (c Catalog) GroupContaining(a netip.Addr) (group *Group, r Range, found bool) {
 	for _, v := range c {
-		if !v.Ready() {
+		if !v.IsReady() {
 			continue
 		}
 		in, ok := v.Group.RangeContaining(a)
@@ -221,7 +221,7 @@ func (c Catalog) GroupContaining(a netip.Addr) (group *Group, r Range, found boo
 
 // GroupContainingPreferring is GroupContaining, but prefers the group of a name.
 func (c Catalog) GroupContainingPreferring(name string, a netip.Addr) (*Group, Range, bool) {
-	if v := c[name]; v != nil && v.Ready() {
+	if v := c[name]; v != nil && v.IsReady() {
 		if r, ok := v.Group.RangeContaining(a); ok {
 			return &v.Group, r, true
 		}
@@ -236,7 +236,7 @@ func (c Catalog) PoolAddresses() *netipx.IPSet { return addressesOf(c.PoolRanges
 func (c Catalog) PoolRanges() []Range {
 	var all []Range
 	for _, v := range c {
-		if v.Ready() {
+		if v.IsReady() {
 			all = append(all, v.Group.Ranges...)
 		}
 	}

@@ -223,7 +223,7 @@ func TestCatalogIgnoresOrder(t *testing.T) {
 			t.Errorf("%s: %q or %q", name, one[name].Message, two[name].Message)
 		}
 	}
-	if b := one["b"]; !b.Ready() || one["a"].Ready() {
+	if b := one["b"]; !b.IsReady() || one["a"].IsReady() {
 		t.Error("the older group does not win")
 	}
 }

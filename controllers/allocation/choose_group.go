@@ -19,8 +19,8 @@ func (d *decision) chooseGroup() *refusal {
 	if d.groupName = d.RequestedGroup; d.groupName == "" {
 		d.groupName = d.presentGroup()
 	}
-	if d.TooLong != "" {
-		return refuse(v1.ReasonInvalid, "%s", d.TooLong)
+	if d.TooLongText != "" {
+		return refuse(v1.ReasonInvalid, "%s", d.TooLongText)
 	}
 	byFamily, why := d.addressesByFamily()
 	if why != "" {
@@ -37,13 +37,13 @@ func (d *decision) chooseGroup() *refusal {
 	case verdict.Reason == v1.ReasonIPAMUnavailable, verdict.Reason == v1.ReasonIPAMRefused,
 		verdict.Reason == v1.ReasonOtherInstallation:
 		return refuse(verdict.Reason, "%s", verdict.Message)
-	case !verdict.Ready():
+	case !verdict.IsReady():
 		return refuse(v1.ReasonGroupNotReady, "ServiceGroup %s is not ready: %s", d.groupName, verdict.Message)
 	case d.isAutomatic && !verdict.Group.AutoAssign:
 		return refuse(v1.ReasonNotAllowed, "ServiceGroup %s is only for Services that name it (autoAssign: false): "+
 			"name it, or another one, by annotation %s", d.groupName, v1.AnnotationServiceGroup)
 	}
-	if d.keepsOnly = !d.mayUse(&verdict.Group, d.Namespace); d.keepsOnly {
+	if d.getsNothingNew = !d.mayUse(&verdict.Group, d.Namespace); d.getsNothingNew {
 		if !d.hasAddressesOf(d.groupName) {
 			return d.refuseNamespace(d.groupName)
 		}
@@ -114,7 +114,7 @@ func (d *decision) hasAddressOfKeyIn(v *Verdict) bool {
 			return isInGroup && d.ownsAddress(other, a)
 		})
 	}
-	return v.Ready() && slices.ContainsFunc(d.InUse.servicesByKey[d.SharingKey], func(other *Service) bool {
+	return v.IsReady() && slices.ContainsFunc(d.InUse.servicesByKey[d.SharingKey], func(other *Service) bool {
 		return !d.isSelf(other) && d.canShareByNamespace(&v.Group, other) && hasOne(other)
 	})
 }
@@ -122,8 +122,8 @@ func (d *decision) hasAddressOfKeyIn(v *Verdict) bool {
 // canServe reports whether a group has free addresses of the families that the Service
 // needs. An external group may always have them.
 func (d *decision) canServe(v *Verdict) bool {
-	if !v.Ready() || v.Group.IsExternal() {
-		return v.Ready()
+	if !v.IsReady() || v.Group.IsExternal() {
+		return v.IsReady()
 	}
 	served := 0
 	for _, family := range d.Families {

@@ -21,9 +21,9 @@ const (
 	maxCommunity = 32
 )
 
-// RequestedCommunities returns the list of communities that a Service asks for, as its author wrote it. Of a
+// CommunitiesText returns the list of communities that a Service asks for, as its author wrote it. Of a
 // list longer than it may be, only that it is longer counts.
-func RequestedCommunities(svc *corev1.Service) string {
+func CommunitiesText(svc *corev1.Service) string {
 	list := svc.Annotations[v1.AnnotationBGPCommunities]
 	return list[:min(len(list), maxCommunityList+1)]
 }
@@ -113,7 +113,7 @@ func (d *decision) warnOfCommunities(result *Result) {
 		return
 	}
 	for _, a := range result.Addresses {
-		if older := d.oldestOther(a); older != nil {
+		if older := d.oldestBefore(a); older != nil {
 			d.warn("%s: has no effect on %s: of the Services that share it, the oldest decides: %s",
 				name, a, older.nameFor(d.Namespace))
 			continue
@@ -125,8 +125,8 @@ func (d *decision) warnOfCommunities(result *Result) {
 	}
 }
 
-// oldestOther returns the oldest Service to which an address is allocated that is older than this one, or nil.
-func (d *decision) oldestOther(a netip.Addr) *Service {
+// oldestBefore returns the oldest Service to which an address is allocated that is older than this one, or nil.
+func (d *decision) oldestBefore(a netip.Addr) *Service {
 	oldest := &d.Service
 	for _, s := range d.InUse.ServicesWith(a) {
 		if !d.isSelf(s) && s.hasAllocated(a) && s.compareAge(oldest) < 0 {

@@ -12,7 +12,7 @@
 // fills slots, one for each family or, with multiPool, one for each range. The Service
 // keeps an address that fits the slot. Otherwise the slot gets the requested address,
 // else the one that the sharing key stands for, else one that is kept for the Service, else
-// one that a deleted Service of its name had (last_holders.go), else the first free one: in the
+// one that a deleted Service of its name had (former_owners.go), else the first free one: in the
 // order in which the ranges are written or, with balancePools, in the emptiest range.
 //
 // A Service of a namespace that may not use the group gets nothing new of it, and is told

@@ -17,59 +17,59 @@ import (
 // DefaultStickyFor is the stickyFor of a group that does not say.
 const DefaultStickyFor = 5 * time.Minute
 
-// MaxLastHolders is how many holders LastHolders remember, so that Services that come and go
+// MaxFormerOwners is how many owners FormerOwners remember, so that Services that come and go
 // fill no memory.
-const MaxLastHolders = 1024
+const MaxFormerOwners = 1024
 
-// LastHolders are, by address, the deleted Services that had it. A Service of the same namespace
+// FormerOwners are, by address, the deleted Services that had it. A Service of the same namespace
 // and name gets the address back while it is free, and other Services get it only if nothing else
 // is free. So what is forgotten costs a Service its former address, and no Service its turn.
-type LastHolders map[netip.Addr][]LastHolder
+type FormerOwners map[netip.Addr][]FormerOwner
 
-// LastHolder is a deleted Service.
-type LastHolder struct {
+// FormerOwner is a deleted Service.
+type FormerOwner struct {
 	Service    string // namespace/name
 	ReleasedAt time.Time
 }
 
-func (h LastHolder) namespace() string {
+func (h FormerOwner) namespace() string {
 	namespace, _, _ := strings.Cut(h.Service, "/")
 	return namespace
 }
 
 // Add notes that a Service that had addresses was deleted. What a Service of its name had before is
-// forgotten. Beyond MaxLastHolders the oldest one of the namespace with the most is forgotten: who
+// forgotten. Beyond MaxFormerOwners the oldest one of the namespace with the most is forgotten: who
 // makes and deletes Services without end displaces nobody else's.
-func (l LastHolders) Add(service string, addrs []netip.Addr, now time.Time) {
+func (l FormerOwners) Add(service string, addrs []netip.Addr, now time.Time) {
 	for a := range l {
-		l.forget(a, func(h LastHolder) bool { return h.Service == service })
+		l.forget(a, func(h FormerOwner) bool { return h.Service == service })
 	}
 	for _, a := range addrs {
-		l[a] = append(l[a], LastHolder{service, now})
+		l[a] = append(l[a], FormerOwner{service, now})
 	}
-	for l.count() > MaxLastHolders {
+	for l.count() > MaxFormerOwners {
 		l.forgetOne()
 	}
 }
 
-func (l LastHolders) count() int {
+func (l FormerOwners) count() int {
 	n := 0
-	for _, holders := range l {
-		n += len(holders)
+	for _, owners := range l {
+		n += len(owners)
 	}
 	return n
 }
 
-// forgetOne forgets the oldest holder of the namespace that has the most.
-func (l LastHolders) forgetOne() {
+// forgetOne forgets the oldest owner of the namespace that has the most.
+func (l FormerOwners) forgetOne() {
 	type candidate struct {
 		address netip.Addr
-		LastHolder
+		FormerOwner
 	}
 	var all []candidate
 	count := map[string]int{}
-	for a, holders := range l {
-		for _, h := range holders {
+	for a, owners := range l {
+		for _, h := range owners {
 			all = append(all, candidate{a, h})
 			count[h.namespace()]++
 		}
@@ -80,11 +80,11 @@ func (l LastHolders) forgetOne() {
 			cmp.Compare(x.Service, y.Service), x.address.Compare(y.address),
 		)
 	})
-	l.forget(oldest.address, func(h LastHolder) bool { return h == oldest.LastHolder })
+	l.forget(oldest.address, func(h FormerOwner) bool { return h == oldest.FormerOwner })
 }
 
-// forget forgets holders of an address.
-func (l LastHolders) forget(a netip.Addr, isForgotten func(LastHolder) bool) {
+// forget forgets owners of an address.
+func (l FormerOwners) forget(a netip.Addr, isForgotten func(FormerOwner) bool) {
 	l[a] = slices.DeleteFunc(l[a], isForgotten)
 	if len(l[a]) == 0 {
 		delete(l, a)
@@ -95,8 +95,8 @@ func (l LastHolders) forget(a netip.Addr, isForgotten func(LastHolder) bool) {
 // and made again, if that is not too long ago and the address is free.
 func (d *decision) formerAddress(group *Group, s slot) (netip.Addr, bool) {
 	var found netip.Addr
-	for a, holders := range d.LastHolders {
-		isFormer := slices.ContainsFunc(holders, func(h LastHolder) bool {
+	for a, owners := range d.FormerOwners {
+		isFormer := slices.ContainsFunc(owners, func(h FormerOwner) bool {
 			return h.Service == d.String() && d.isRecent(group, h)
 		})
 		if isFormer && s.contains(a) && d.canTake(group, a) && (!found.IsValid() || a.Less(found)) {
@@ -108,7 +108,7 @@ func (d *decision) formerAddress(group *Group, s slot) (netip.Addr, bool) {
 
 // hadAddressOf reports whether the Service had an address of a group that it can have again.
 func (d *decision) hadAddressOf(v *Verdict) bool {
-	return v.Ready() && !v.Group.IsExternal() && slices.ContainsFunc(d.Families, func(family Family) bool {
+	return v.IsReady() && !v.Group.IsExternal() && slices.ContainsFunc(d.Families, func(family Family) bool {
 		_, ok := d.formerAddress(&v.Group, slot{family: family, ranges: v.Group.rangesOf(family)})
 		return ok
 	}) && d.canServe(v)
@@ -118,7 +118,7 @@ func (d *decision) hadAddressOf(v *Verdict) bool {
 // back. It is zero if none is awaited.
 func (d *decision) awaitedSince(group *Group, a netip.Addr) time.Time {
 	var since time.Time
-	for _, h := range d.LastHolders[a] {
+	for _, h := range d.FormerOwners[a] {
 		if h.Service != d.String() && d.isRecent(group, h) && h.ReleasedAt.After(since) {
 			since = h.ReleasedAt
 		}
@@ -127,7 +127,7 @@ func (d *decision) awaitedSince(group *Group, a netip.Addr) time.Time {
 }
 
 // isRecent reports whether a Service was deleted so recently that its address is left to it.
-func (d *decision) isRecent(group *Group, h LastHolder) bool {
+func (d *decision) isRecent(group *Group, h FormerOwner) bool {
 	return d.Now.Sub(h.ReleasedAt) < group.StickyFor
 }
 

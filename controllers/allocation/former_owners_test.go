@@ -146,12 +146,12 @@ func TestStickySharers(t *testing.T) {
 // This test shows the row "make the manager forget which address a deleted Service of another namespace had" of
 // docs/trust.md.
 func TestAttackLastHolders(t *testing.T) {
-	holders := allocation.LastHolders{}
+	holders := allocation.FormerOwners{}
 	at := time.Unix(0, 0)
 	victims := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
 	holders.Add("gold/web", victims, at)
 	a := netip.MustParseAddr("fd01::")
-	for i := range 2 * allocation.MaxLastHolders {
+	for i := range 2 * allocation.MaxFormerOwners {
 		at, a = at.Add(time.Millisecond), a.Next()
 		holders.Add(fmt.Sprintf("free/s%d", i), []netip.Addr{a, victims[0]}, at)
 		holders.Add("free/again", []netip.Addr{a}, at)
@@ -168,7 +168,7 @@ func TestAttackLastHolders(t *testing.T) {
 			}
 		}
 	}
-	if n != allocation.MaxLastHolders || kept != len(victims) {
+	if n != allocation.MaxFormerOwners || kept != len(victims) {
 		t.Errorf("%d holders, %d of the other namespace", n, kept)
 	}
 }

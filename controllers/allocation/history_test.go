@@ -33,11 +33,11 @@ type world struct {
 	// labels of the namespaces.
 	labels map[string]map[string]string
 	index  *allocation.InUse
-	// lastHolders are the deleted Services that the manager remembers. No check depends on them.
-	lastHolders allocation.LastHolders
-	deleted     []string
-	log         []string
-	born        int64
+	// formerOwners are the deleted Services that the manager remembers. No check depends on them.
+	formerOwners allocation.FormerOwners
+	deleted      []string
+	log          []string
+	born         int64
 }
 
 // reserved are the addresses of nodes.
@@ -76,7 +76,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), groups: map[string]string{},
 		stored: map[string]*corev1.Service{}, given: map[string][]netip.Addr{}, index: allocation.NewInUse(),
-		lastHolders: allocation.LastHolders{},
+		formerOwners: allocation.FormerOwners{},
 	}
 	w.labels = map[string]map[string]string{"a": {"tier": "gold"}, "b": {}}
 	for name, all := range specs {
@@ -224,7 +224,7 @@ func (w *world) now() time.Time { return time.Unix(int64(w.step)*20, 0) }
 
 func (w *world) inputs() allocation.Inputs {
 	return allocation.Inputs{Catalog: w.catalog, InUse: w.index, NodeAddresses: reserved, Namespaces: w.labels,
-		LastHolders: w.lastHolders, Now: w.now()}
+		FormerOwners: w.formerOwners, Now: w.now()}
 }
 
 // reconcile allocates to one Service. The write may fail, or it may not be known whether
@@ -272,7 +272,7 @@ func (w *world) checkAdvice(svc *corev1.Service, result allocation.Result) {
 	if refused := result.Reason != v1.ReasonAllocated && result.Reason != v1.ReasonExhausted; isWarned != refused {
 		w.fail("%s: the advice %q does not go with %s: %s", describeService(svc), said, result.Reason, result.Message)
 	}
-	if result.Warning != "" && allocation.RequestOf(svc).TooLong == "" && !slices.Contains(said, result.Warning) {
+	if result.Warning != "" && allocation.RequestOf(svc).TooLongText == "" && !slices.Contains(said, result.Warning) {
 		w.fail("%s: the advice %q lacks %q", describeService(svc), said, result.Warning)
 	}
 }
@@ -331,7 +331,7 @@ func (w *world) check(svc *corev1.Service, result allocation.Result) {
 // checkWithoutMemory checks that what is left to deleted Services is refused to nobody.
 func (w *world) checkWithoutMemory(svc *corev1.Service, result allocation.Result) {
 	inputs := w.inputs()
-	inputs.LastHolders = nil
+	inputs.FormerOwners = nil
 	without := allocation.Allocate(allocation.RequestOf(svc), &inputs)
 	if without.Reason != result.Reason ||
 		without.Group == result.Group && len(without.Addresses) != len(result.Addresses) {
@@ -444,7 +444,7 @@ func (w *world) compare() {
 
 func (w *world) remove(name string) {
 	if addrs := w.given[name]; len(addrs) > 0 {
-		w.lastHolders.Add(name, addrs, w.now())
+		w.formerOwners.Add(name, addrs, w.now())
 		w.deleted = append(w.deleted, name)
 	}
 	delete(w.stored, name)
@@ -487,7 +487,7 @@ func (w *world) act() {
 		w.note("namespace b: %v", w.labels["b"])
 	case n < 56: // a new leader knows nothing but what is stored
 		w.note("restart")
-		w.index, w.lastHolders = allocation.NewInUse(), allocation.LastHolders{}
+		w.index, w.formerOwners = allocation.NewInUse(), allocation.FormerOwners{}
 		for _, name := range names {
 			w.see(w.stored[name])
 		}

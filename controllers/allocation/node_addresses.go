@@ -15,9 +15,9 @@ import (
 const (
 	// maxNodeAddresses is how many addresses of pools the manager accepts in one family.
 	maxNodeAddresses = 8
-	// unconfirmedShare is which part of each range the manager accepts at the most for what
-	// the agent alone reports: a quarter. In a range of less than four addresses that is none.
-	unconfirmedShare = 4
+	// unconfirmedDivisor is of which part of each range the manager accepts at the most what
+	// the agent alone reports: one in so many, a quarter. In a range of less than four addresses that is none.
+	unconfirmedDivisor = 4
 )
 
 // NodeAddresses are the addresses of one node and of its gateways. The same address may
@@ -121,7 +121,7 @@ func (q nodeQuota) take(a netip.Addr, isConfirmed bool) bool {
 			if !r.Addrs.Contains(a) {
 				continue
 			}
-			if q.unconfirmed[i] >= r.Capacity()/unconfirmedShare {
+			if q.unconfirmed[i] >= r.Capacity()/unconfirmedDivisor {
 				return false
 			}
 			containing = append(containing, i)
@@ -174,7 +174,7 @@ func DescribeExcess(group *Group, excess []Excess) string {
 		"its agent reports, a quarter of each range; the rest may be allocated (%s): "+
 		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents",
 		maxNodeAddresses,
-		textlimit.List(nodes, maxNamed, ", "))
+		textlimit.List(nodes, maxNamedInMessage, ", "))
 }
 
 // NodeAddressWarnings says which addresses of the group no Service gets because nodes use
@@ -207,7 +207,7 @@ func NodeAddressWarnings(group *Group, accepted map[netip.Addr]string) []string 
 			names[j] = fmt.Sprintf("%s, %s", a, accepted[a])
 		}
 		warnings = append(warnings, fmt.Sprintf("%s: range %s covers what is never allocated: %s",
-			group.Ranges[i].Path, group.Ranges[i], textlimit.List(names, maxNamed, "; ")))
+			group.Ranges[i].Path, group.Ranges[i], textlimit.List(names, maxNamedInMessage, "; ")))
 	}
 	return warnings
 }

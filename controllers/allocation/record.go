@@ -35,12 +35,12 @@ type Record struct {
 // The words of a written record. The key is the last one, because a key may contain
 // any text.
 const (
-	noAddresses  = "none"
-	recordGroup  = " group="
-	recordType   = " type="
-	recordPorts  = " ports="
-	recordKey    = " key="
-	addressComma = ","
+	noAddressesWord = "none"
+	groupWord       = " group="
+	typeWord        = " type="
+	portsWord       = " ports="
+	keyWord         = " key="
+	addressComma    = ","
 )
 
 // String writes a record, such as
@@ -48,7 +48,7 @@ const (
 // are left out if there are none.
 func (r Record) String() string {
 	if len(r.Addresses) == 0 {
-		return noAddresses
+		return noAddressesWord
 	}
 	s := make([]string, len(r.Addresses))
 	for i, a := range r.Addresses {
@@ -56,9 +56,9 @@ func (r Record) String() string {
 	}
 	ports := ""
 	if len(r.Ports) > 0 {
-		ports = recordPorts + r.Ports.String()
+		ports = portsWord + r.Ports.String()
 	}
-	return strings.Join(s, addressComma) + recordGroup + r.Group + recordType + string(r.Type) + ports + recordKey + r.Key
+	return strings.Join(s, addressComma) + groupWord + r.Group + typeWord + string(r.Type) + ports + keyWord + r.Key
 }
 
 // parseRecord reads what String writes. Any other text makes an empty record.
@@ -84,10 +84,10 @@ func parseRecord(s string) Record {
 // splitRecord returns the list of addresses and the ports of a written record, not parsed,
 // and a Record with the rest.
 func splitRecord(s string) (list, ports string, rest Record, ok bool) {
-	list, s, ok1 := strings.Cut(s, recordGroup)
-	group, s, ok2 := strings.Cut(s, recordType)
-	kind, key, ok3 := strings.Cut(s, recordKey)
-	kind, ports, _ = strings.Cut(kind, recordPorts)
+	list, s, ok1 := strings.Cut(s, groupWord)
+	group, s, ok2 := strings.Cut(s, typeWord)
+	kind, key, ok3 := strings.Cut(s, keyWord)
+	kind, ports, _ = strings.Cut(kind, portsWord)
 	ok = ok1 && ok2 && ok3 && isPoolType(kind) && len(group) <= maxGroupName && len(key) <= MaxSharingKey
 	return list, ports, Record{Group: group, Type: v1.PoolType(kind), Key: key}, ok
 }

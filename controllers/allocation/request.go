@@ -28,9 +28,9 @@ type Request struct {
 	MultiPool string
 	// Communities is the list of communities that the Service asks for, as its author wrote it.
 	Communities string
-	// TooLong says which text on the Service exceeds its bound and was not read, or is
+	// TooLongText says which text on the Service exceeds its bound and was not read, or is
 	// empty.
-	TooLong string
+	TooLongText string
 }
 
 // The manager copies what users write on a Service into conditions, events and records,
@@ -91,8 +91,8 @@ func RequestOf(svc *corev1.Service) *Request {
 		Families:       svc.Spec.IPFamilies,
 		Policy:         ptr.Deref(svc.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack),
 		MultiPool:      svc.Annotations[v1.AnnotationMultiPool],
-		Communities:    RequestedCommunities(svc),
-		TooLong:        describeTooLong(svc),
+		Communities:    CommunitiesText(svc),
+		TooLongText:    describeTooLong(svc),
 	}
 	req.RequestedAddresses, req.RequestedAddressesIn = requestedAddresses(svc)
 	req.RequestedAddresses = emptyIfLonger(req.RequestedAddresses, maxAddressList)

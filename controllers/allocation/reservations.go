@@ -152,7 +152,7 @@ func (d *decision) groupOfReservation() string {
 	isOfFamilies := func(a netip.Addr) bool { return slices.Contains(d.Families, FamilyOf(a)) }
 	for _, name := range slices.Sorted(maps.Keys(d.Catalog)) {
 		v := d.Catalog[name]
-		if len(v.Group.Reservations) == 0 || !v.Ready() || !d.mayUse(&v.Group, d.Namespace) {
+		if len(v.Group.Reservations) == 0 || !v.IsReady() || !d.mayUse(&v.Group, d.Namespace) {
 			continue
 		}
 		if _, ok := d.reservedAddress(&v.Group, isOfFamilies); ok {

@@ -37,7 +37,7 @@ func DescribeSubnetsNotFound(subnets []netip.Prefix) string {
 	}
 	return fmt.Sprintf("no node has an interface in %s: the addresses are Virtual, and only routers make packets come; "+
 		"correct the subnet or, if that is meant, make the group one of kind remote",
-		textlimit.List(names, maxNamed, ", "))
+		textlimit.List(names, maxNamedInMessage, ", "))
 }
 
 // warnOfSubnets is DescribeSubnetsNotFound as a warning about a group.

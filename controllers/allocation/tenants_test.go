@@ -75,14 +75,14 @@ func (row *tenantRow) inputs(t *testing.T) *allocation.Inputs {
 	inputs := &allocation.Inputs{Catalog: allocation.NewCatalog(groups, namespace),
 		InUse: allocation.NewInUse(row.others...), Namespaces: tenants,
 		NodeAddresses: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "an address of node n"},
-		LastHolders:   allocation.LastHolders{}, Now: time.Unix(100_000, 0)}
+		FormerOwners:  allocation.FormerOwners{}, Now: time.Unix(100_000, 0)}
 	for _, text := range row.deleted {
 		words := strings.Fields(text)
 		age, err := time.ParseDuration(words[2])
 		if err != nil {
 			t.Fatal(err)
 		}
-		inputs.LastHolders.Add(words[0], addresses(strings.ReplaceAll(words[1], ",", " ")), inputs.Now.Add(-age))
+		inputs.FormerOwners.Add(words[0], addresses(strings.ReplaceAll(words[1], ",", " ")), inputs.Now.Add(-age))
 	}
 	for name, v := range inputs.Catalog {
 		if len(v.Errors) > 0 != (name == row.notReady) {

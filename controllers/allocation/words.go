@@ -8,8 +8,8 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// maxNamed is how many of several things a message names.
-const maxNamed = 5
+// maxNamedInMessage is how many of several things a message names.
+const maxNamedInMessage = 5
 
 // JoinAddresses lists addresses for messages.
 func JoinAddresses(addrs []netip.Addr) string {
@@ -31,6 +31,6 @@ func countOf(n int, noun string) string {
 func DescribeInUse(addresses int, services []string) string {
 	return fmt.Sprintf(
 		"%s in use by %s (%s)", countOf(addresses, "address"), countOf(len(services), "Service"),
-		textlimit.List(services, maxNamed, ", "),
+		textlimit.List(services, maxNamedInMessage, ", "),
 	)
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// maxNamed is how many of several addresses, or BGPPeers, a condition names.
-const maxNamed = 3
+// maxNamedInCondition is how many of several addresses, or BGPPeers, a condition names.
+const maxNamedInCondition = 3
 
-// Advertise returns the condition v1.ConditionAdvertised of a Service: whether routers have been
+// AdvertisedCondition returns the condition v1.ConditionAdvertised of a Service: whether routers have been
 // sent a route to each of its Virtual addresses by some node that announces the address. routings
 // has the NodeRoutings by node, and group is the Service's ServiceGroup, or nil. The condition has
 // no type if no address is Virtual.
-func Advertise(
+func AdvertisedCondition(
 	places []Place, routings map[string]*v1.NodeRouting, group *v1.ServiceGroup,
 ) metav1.Condition {
 	routes := routesOf(places, routings)
@@ -46,7 +46,7 @@ func Advertise(
 		}
 		texts = append(texts, text)
 	}
-	c.Message = strings.Join(textlimit.First(texts, maxNamed), "; ")
+	c.Message = strings.Join(textlimit.First(texts, maxNamedInCondition), "; ")
 	if c.Reason == v1.ReasonNoRouter && group != nil &&
 		meta.IsStatusConditionTrue(group.Status.Conditions, v1.ConditionSubnetNotFound) {
 		c.Message = fmt.Sprintf("ServiceGroup %s is one of kind local, and no node is in its subnet: see its condition %s; "+
@@ -65,10 +65,10 @@ func CurrentReports(
 	for node, routing := range routings {
 		switch current[node] = routing; {
 		case isUnknown(node):
-			current[node] = withoutSessions(routing, "it is unknown whether the node is Ready")
+			current[node] = withSessionsDown(routing, "it is unknown whether the node is Ready")
 			continue
 		case isSpeakerDown(node):
-			current[node] = withoutSessions(routing, "the speaker does not run, as the node's kubelet says")
+			current[node] = withSessionsDown(routing, "the speaker does not run, as the node's kubelet says")
 		}
 		isAnyKnown = true
 	}
@@ -78,8 +78,8 @@ func CurrentReports(
 	return current
 }
 
-// withoutSessions returns a NodeRouting of which no session is up, and why.
-func withoutSessions(routing *v1.NodeRouting, why string) *v1.NodeRouting {
+// withSessionsDown returns a copy of a NodeRouting in which all sessions are Idle, and why.
+func withSessionsDown(routing *v1.NodeRouting, why string) *v1.NodeRouting {
 	without := &v1.NodeRouting{ObjectMeta: routing.ObjectMeta, Spec: routing.Spec, Status: routing.Status}
 	without.Status.Established, without.Status.Sessions = 0, slices.Clone(routing.Status.Sessions)
 	for i := range without.Status.Sessions {
@@ -92,11 +92,11 @@ func withoutSessions(routing *v1.NodeRouting, why string) *v1.NodeRouting {
 // addressRoutes is by whom one Virtual address is advertised.
 type addressRoutes struct {
 	address, group string
-	// nodes announce the address, and advertisers are those of them that have sent a route.
-	nodes, advertisers int
-	// sessions are those in which these nodes are to advertise the address. Of them, established
-	// are up, and in those of sent routes were sent.
-	sessions, established, sent int
+	// nodeCount nodes announce the address, and advertiserCount of them have sent a route.
+	nodeCount, advertiserCount int
+	// sessionCount is the number of sessions in which these nodes are to advertise the address. Of them,
+	// establishedCount are up, and in sentCount of those routes were sent.
+	sessionCount, establishedCount, sentCount int
 	// peers are the BGPPeers of these sessions, each once.
 	peers []string
 	// isUnwanted is that the ServiceGroup keeps speakers from advertising the address, and isWithheld that
@@ -162,7 +162,7 @@ func routesOf(places []Place, routings map[string]*v1.NodeRouting) []addressRout
 
 // addNode counts a node that announces the address. routing is nil if the node has no speaker.
 func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
-	r.nodes++
+	r.nodeCount++
 	if routing == nil {
 		return
 	}
@@ -185,7 +185,7 @@ func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
 		if !slices.Contains(peer.Families, family) || len(bgp.Peers) > 0 && !slices.Contains(bgp.Peers, peer.Name) {
 			continue
 		}
-		r.sessions++
+		r.sessionCount++
 		if !slices.Contains(r.peers, peer.Name) {
 			r.peers = append(r.peers, peer.Name)
 		}
@@ -195,54 +195,55 @@ func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
 		if at < 0 {
 			continue
 		}
-		r.established++
+		r.establishedCount++
 		if IsSent(&routing.Status.Sessions[at], addr) {
 			sent++
 		}
 	}
-	r.sent += sent
+	r.sentCount += sent
 	if sent > 0 {
-		r.advertisers++
+		r.advertiserCount++
 	}
 }
 
 // verdict says whether some node advertises the address and, if none does, why.
 func (r *addressRoutes) verdict() (reason, text string) {
 	switch {
-	case r.sent > 0:
+	case r.sentCount > 0:
 		return v1.ReasonAdvertised, fmt.Sprintf(
-			"%s is advertised by %d of %d nodes, in %d of %d sessions", r.address, r.advertisers, r.nodes, r.sent, r.sessions,
+			"%s is advertised by %d of %d nodes, in %d of %d sessions",
+			r.address, r.advertiserCount, r.nodeCount, r.sentCount, r.sessionCount,
 		)
-	case r.nodes == 0:
+	case r.nodeCount == 0:
 		return v1.ReasonNotAnnounced, fmt.Sprintf("no node announces %s yet", r.address)
-	case r.sessions == 0 && r.isWithheld:
+	case r.sessionCount == 0 && r.isWithheld:
 		return v1.ReasonNotAdvertised, fmt.Sprintf(
 			"%s is advertised to nobody, as no ServiceGroup says how: see the conditions of ServiceGroup %s and of the BGPPeers",
 			r.address, r.group,
 		)
-	case r.sessions == 0 && r.isUnwanted:
+	case r.sessionCount == 0 && r.isUnwanted:
 		return v1.ReasonNoRouter, fmt.Sprintf(
 			"spec.bgp.advertise of ServiceGroup %s keeps speakers from advertising %s: if routing software of your own does, "+
 				"set its spec.advertisedBy to External", r.group, r.address,
 		)
-	case r.sessions == 0:
+	case r.sessionCount == 0:
 		return v1.ReasonNoRouter, fmt.Sprintf(
 			"no BGPPeer gives one of the %d nodes that announce %s a router for it: make one or, if routing software of "+
-				"your own advertises it, set spec.advertisedBy of ServiceGroup %s to External", r.nodes, r.address, r.group,
+				"your own advertises it, set spec.advertisedBy of ServiceGroup %s to External", r.nodeCount, r.address, r.group,
 		)
-	case r.established == 0:
+	case r.establishedCount == 0:
 		return v1.ReasonNoSession, fmt.Sprintf(
 			"%s is advertised by 0 of %d nodes: 0 of %d sessions are up; see BGPPeer %s",
-			r.address, r.nodes, r.sessions, strings.Join(textlimit.First(r.peers, maxNamed), ", "),
+			r.address, r.nodeCount, r.sessionCount, strings.Join(textlimit.First(r.peers, maxNamedInCondition), ", "),
 		)
 	}
 	return v1.ReasonNotAdvertised, fmt.Sprintf(
 		"%s is advertised by 0 of %d nodes: %d of %d sessions are up, and none has been sent a route to it",
-		r.address, r.nodes, r.established, r.sessions,
+		r.address, r.nodeCount, r.establishedCount, r.sessionCount,
 	)
 }
 
-// AdvertisingChanged reports whether Advertise may differ between two versions of a NodeRouting.
+// AdvertisingChanged reports whether AdvertisedCondition may differ between two versions of a NodeRouting.
 func AdvertisingChanged(before, after *v1.NodeRouting) bool {
 	return before.Spec.NodeName != after.Spec.NodeName || before.Spec.LBNodeAgent != after.Spec.LBNodeAgent ||
 		!equality.Semantic.DeepEqual(before.Spec.Peers, after.Spec.Peers) ||

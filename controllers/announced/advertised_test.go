@@ -161,7 +161,7 @@ func TestAdvertise(t *testing.T) {
 				"nodes, in 1 of 1 sessions; 10.1.0.3 is advertised by 1 of 1 nodes, in 1 of 1 sessions; and 1 more"},
 	} {
 		group := &v1.ServiceGroup{Spec: v1.ServiceGroupSpec{AdvertisedBy: row.by}}
-		c := announced.Advertise(row.places, row.routings, group)
+		c := announced.AdvertisedCondition(row.places, row.routings, group)
 		if got := fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message); !strings.HasPrefix(got, row.want) {
 			t.Errorf("%s:\n%s, want\n%s", row.name, got, row.want)
 		}
@@ -178,7 +178,7 @@ func TestAdvertiseWithoutSubnet(t *testing.T) {
 	meta.SetStatusCondition(&group.Status.Conditions, metav1.Condition{
 		Type: v1.ConditionSubnetNotFound, Status: metav1.ConditionTrue,
 	})
-	c := announced.Advertise(virtualOn("10.1.0.1", "n1"), nil, group)
+	c := announced.AdvertisedCondition(virtualOn("10.1.0.1", "n1"), nil, group)
 	const want = "ServiceGroup near is one of kind local, and no node is in its subnet: see its condition " +
 		"SubnetNotFound; besides, no BGPPeer"
 	if c.Reason != v1.ReasonNoRouter || !strings.HasPrefix(c.Message, want) {
@@ -211,7 +211,7 @@ func TestCurrentReports(t *testing.T) {
 			routings, func(node string) bool { return strings.Contains(row.unknown, node) },
 			func(node string) bool { return strings.Contains(row.down, node) },
 		)
-		c := announced.Advertise(virtualOn("10.1.0.1", "n1", "n2", "n3"), current, nil)
+		c := announced.AdvertisedCondition(virtualOn("10.1.0.1", "n1", "n2", "n3"), current, nil)
 		if got := fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message); got != row.want {
 			t.Errorf("unknown %q, down %q: %s, want %s", row.unknown, row.down, got, row.want)
 		}

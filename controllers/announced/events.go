@@ -129,15 +129,15 @@ func remember(announced, conflicts, failures []Place, hasManyNodes bool) EventMe
 	memory := EventMemory{hadManyNodes: hasManyNodes}
 	for _, p := range announced {
 		if p.Type == v1.AnnounceLocal || !hasManyNodes {
-			memory.announced = append(memory.announced, hash(p))
+			memory.announced = append(memory.announced, placeHash(p))
 		}
 	}
 	for _, p := range conflicts {
-		memory.conflicts = append(memory.conflicts, hash(p))
+		memory.conflicts = append(memory.conflicts, placeHash(p))
 	}
 	for _, p := range failures {
 		if p.Type == v1.AnnounceLocal || !hasManyNodes {
-			memory.failures = append(memory.failures, hash(p))
+			memory.failures = append(memory.failures, placeHash(p))
 		}
 	}
 	slices.Sort(memory.announced)
@@ -147,14 +147,14 @@ func remember(announced, conflicts, failures []Place, hasManyNodes bool) EventMe
 }
 
 func contains(hashes []uint64, p Place) bool {
-	_, found := slices.BinarySearch(hashes, hash(p))
+	_, found := slices.BinarySearch(hashes, placeHash(p))
 	return found
 }
 
-// hash tells places apart. A Local address that a node gives up and gets back has a new
+// placeHash tells places apart. A Local address that a node gives up and gets back has a new
 // epoch, and is reported again. A Virtual one changes between an own and a shared entry,
 // which have epochs of their own, without a report.
-func hash(p Place) uint64 {
+func placeHash(p Place) uint64 {
 	epoch := p.Epoch
 	if p.Type == v1.AnnounceVirtual {
 		epoch = 0

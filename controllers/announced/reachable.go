@@ -15,8 +15,8 @@ import (
 // a single one may be mistaken, or have a broken link itself.
 const askersUntilUnreachable = 2
 
-// Reached is what is known of whether the node that announces a Local address answers for it.
-type Reached struct {
+// ReachVerdict is what is known of whether the node that announces a Local address answers for it.
+type ReachVerdict struct {
 	Address, Holder string
 	Reachable       metav1.ConditionStatus
 	Reason          string
@@ -31,10 +31,10 @@ type ReachReport struct {
 	v1.Reachability
 }
 
-// Reach returns, for each Local address of some places that a node announces, whether other nodes
+// ReachVerdicts returns, for each Local address of some places that a node announces, whether other nodes
 // get answers, sorted as the places are. askings are the Announcements with asking, and asks says of
 // an LBNodeAgent whether its nodes have others ask for their addresses.
-func Reach(places []Place, askings []v1.Announcement, asks func(lbNodeAgent string) bool) []Reached {
+func ReachVerdicts(places []Place, askings []v1.Announcement, asks func(lbNodeAgent string) bool) []ReachVerdict {
 	holders := map[string]*Place{} // by address
 	var order []string
 	for i := range places {
@@ -49,18 +49,18 @@ func Reach(places []Place, askings []v1.Announcement, asks func(lbNodeAgent stri
 			holders[p.Address] = p
 		}
 	}
-	var all []Reached
+	var all []ReachVerdict
 	for _, address := range order {
 		if p := holders[address]; asks(p.Announcement.Spec.LBNodeAgent) {
-			all = append(all, reachedOf(p, askings))
+			all = append(all, reachVerdictOf(p, askings))
 		}
 	}
 	return all
 }
 
-// reachedOf judges what the askers report of one address. One answer is enough to be reachable.
-func reachedOf(p *Place, askings []v1.Announcement) Reached {
-	r := Reached{Address: p.Address, Holder: p.Node}
+// reachVerdictOf judges what the askers report of one address. One answer is enough to be reachable.
+func reachVerdictOf(p *Place, askings []v1.Announcement) ReachVerdict {
+	r := ReachVerdict{Address: p.Address, Holder: p.Node}
 	var answered, silent []string
 	for i := range askings {
 		report, isAsked := reportOf(&askings[i], p)
@@ -123,7 +123,7 @@ func reportOf(ann *v1.Announcement, p *Place) (report ReachReport, isAsked bool)
 }
 
 // problems says, once for each reason, why askers do not reach the address.
-func (r *Reached) problems() string {
+func (r *ReachVerdict) problems() string {
 	var texts []string
 	for i := range r.Reports {
 		if report := &r.Reports[i]; report.Reachable != metav1.ConditionTrue {
@@ -157,15 +157,15 @@ func (r *ReachReport) Explain(holder string) string {
 // maxReachText is longer than any MAC address, and than any reason.
 const maxReachText = 64
 
-// SummariseReach returns the condition v1.ConditionServiceReachable of a Service: the worst of what
+// ReachableCondition returns the condition v1.ConditionServiceReachable of a Service: the worst of what
 // is known of its addresses. The condition has no type if nobody is to ask for any of them.
-func SummariseReach(all []Reached) metav1.Condition {
+func ReachableCondition(all []ReachVerdict) metav1.Condition {
 	if len(all) == 0 {
 		return metav1.Condition{}
 	}
 	order := []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown, metav1.ConditionTrue}
-	rank := func(r Reached) int { return slices.Index(order, r.Reachable) }
-	all = slices.SortedStableFunc(slices.Values(all), func(a, b Reached) int { return rank(a) - rank(b) })
+	rank := func(r ReachVerdict) int { return slices.Index(order, r.Reachable) }
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b ReachVerdict) int { return rank(a) - rank(b) })
 	texts := make([]string, 0, len(all))
 	for i := range all {
 		texts = append(texts, all[i].Message)
@@ -173,7 +173,7 @@ func SummariseReach(all []Reached) metav1.Condition {
 	const maxMessage = 1024
 	return metav1.Condition{
 		Type: v1.ConditionServiceReachable, Status: all[0].Reachable, Reason: all[0].Reason,
-		Message: textlimit.Shorten(strings.Join(textlimit.First(texts, maxNamed), "; "), maxMessage),
+		Message: textlimit.Shorten(strings.Join(textlimit.First(texts, maxNamedInCondition), "; "), maxMessage),
 	}
 }
 

@@ -78,11 +78,11 @@ func TestReach(t *testing.T) {
 				askings = append(askings, asker(name, text))
 			}
 			asks := func(lbNodeAgent string) bool { return lbNodeAgent == "default" }
-			c := announced.SummariseReach(announced.Reach(places, askings, asks))
+			c := announced.ReachableCondition(announced.ReachVerdicts(places, askings, asks))
 			if diff := cmp.Diff(row.want, string(c.Status)+" "+c.Reason+": "+c.Message); diff != "" {
 				t.Errorf("condition (-want +got):\n%s", diff)
 			}
-			off := announced.SummariseReach(announced.Reach(places, askings, func(string) bool { return false }))
+			off := announced.ReachableCondition(announced.ReachVerdicts(places, askings, func(string) bool { return false }))
 			if diff := cmp.Diff(metav1.Condition{}, off); diff != "" {
 				t.Errorf("the condition while it is off (-want +got):\n%s", diff)
 			}
@@ -93,14 +93,14 @@ func TestReach(t *testing.T) {
 // The condition is of Local addresses that are announced, and the worst of them counts.
 func TestSummariseReach(t *testing.T) {
 	yes, no, unknown := metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown
-	reached := func(statuses ...metav1.ConditionStatus) (all []announced.Reached) {
+	reached := func(statuses ...metav1.ConditionStatus) (all []announced.ReachVerdict) {
 		for i, s := range statuses {
-			all = append(all, announced.Reached{Reachable: s, Reason: string(s), Message: string(rune('a' + i))})
+			all = append(all, announced.ReachVerdict{Reachable: s, Reason: string(s), Message: string(rune('a' + i))})
 		}
 		return all
 	}
 	for _, row := range []struct {
-		all  []announced.Reached
+		all  []announced.ReachVerdict
 		want string
 	}{
 		{nil, " "},
@@ -108,7 +108,7 @@ func TestSummariseReach(t *testing.T) {
 		{reached(yes, unknown), "Unknown b; a"},
 		{reached(yes, unknown, no, yes, yes), "False c; b; a; and 2 more"},
 	} {
-		c := announced.SummariseReach(row.all)
+		c := announced.ReachableCondition(row.all)
 		if got := c.Reason + " " + c.Message; got != row.want || string(c.Status) != c.Reason {
 			t.Errorf("%q, want %q", got, row.want)
 		}
@@ -117,7 +117,7 @@ func TestSummariseReach(t *testing.T) {
 	pending := on("n1", [3]string{"10.0.0.1", "Local", "Pending"})
 	for _, a := range []v1.Announcement{virtual, pending} {
 		places := announced.PlacesOf("a/b", []v1.Announcement{a}, nil, nil)
-		if all := announced.Reach(places, nil, func(string) bool { return true }); len(all) != 0 {
+		if all := announced.ReachVerdicts(places, nil, func(string) bool { return true }); len(all) != 0 {
 			t.Errorf("%+v", all)
 		}
 	}
@@ -131,8 +131,8 @@ func TestAttackUnprintableReachability(t *testing.T) {
 	n3.Status.Reachability[0].Reason = v1.ReasonOtherStation
 	n3.Status.Reachability[0].MAC = "\x1b[2K" + strings.Repeat("y", 5000)
 	places := announced.PlacesOf("a/b", []v1.Announcement{a}, nil, nil)
-	c := announced.SummariseReach(
-		announced.Reach(places, []v1.Announcement{n2, n3}, func(string) bool { return true }),
+	c := announced.ReachableCondition(
+		announced.ReachVerdicts(places, []v1.Announcement{n2, n3}, func(string) bool { return true }),
 	)
 	if c.Status != metav1.ConditionFalse || len(c.Message) > 400 ||
 		strings.ContainsFunc(c.Message, func(r rune) bool { return !unicode.IsPrint(r) }) {

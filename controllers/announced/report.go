@@ -64,7 +64,7 @@ func Summarise(addrs []netip.Addr, places []Place, reasonUnplaced func(netip.Add
 		}
 		reasons = append(reasons, s)
 	}
-	report.Condition = condition(announced, len(places), reasons, waiting)
+	report.Condition = announcedCondition(announced, len(places), reasons, waiting)
 	return report
 }
 
@@ -87,21 +87,21 @@ func describeState(p Place) string {
 	return fmt.Sprintf("%s on %s is %s", p.Address, p.Node, p.State)
 }
 
-// condition says how many of all announcements are made, and names up to three of the
+// announcedCondition says how many of all announcements are made, and names up to three of the
 // addresses that have no node, and of the announcements that wait.
-func condition(announced, all int, unplaced, waiting []string) metav1.Condition {
+func announcedCondition(announced, all int, unplaced, waiting []string) metav1.Condition {
 	c := metav1.Condition{Type: v1.ConditionAnnounced, Status: metav1.ConditionFalse, Reason: v1.ReasonAnnouncing}
 	c.Message = fmt.Sprintf("%d of %d announcements are made", announced, all)
 	switch {
 	case len(unplaced) > 0:
 		c.Reason = v1.ReasonNotAnnounced
-		for _, s := range unplaced[:min(len(unplaced), maxNamed)] {
+		for _, s := range unplaced[:min(len(unplaced), maxNamedInCondition)] {
 			c.Message += "; " + s
 		}
 	case announced == all:
 		c.Status, c.Reason = metav1.ConditionTrue, v1.ReasonAnnounced
 	}
-	for _, s := range textlimit.First(waiting, maxNamed) {
+	for _, s := range textlimit.First(waiting, maxNamedInCondition) {
 		c.Message += "; " + s
 	}
 	return c

@@ -27,7 +27,7 @@ func TestBrokerComparesChangedRanges(t *testing.T) {
 		if a := w.broker.Offers(owner.UID)[request].Address; a != changed.From() {
 			t.Fatalf("offered %s", a)
 		}
-		if pools := w.broker.Observation(groupA).Report.Pools; pools[0].Addrs != changed {
+		if pools := w.broker.Observation(groupA).Report.Ranges; pools[0].Addrs != changed {
 			t.Errorf("the ranges are known as %s", pools[0].Addrs)
 		}
 		// The next comparisons follow at their time.

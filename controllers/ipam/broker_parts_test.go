@@ -137,7 +137,7 @@ func TestBrokerConfiguredBetweenParts(t *testing.T) {
 		w.broker.Configure("large", config)
 		w.pass(30 * time.Second)
 		o := w.broker.Observation("large")
-		if o.Report == nil || o.Report.Pools[0].Addrs.From() != netip.MustParseAddr("10.9.9.1") {
+		if o.Report == nil || o.Report.Ranges[0].Addrs.From() != netip.MustParseAddr("10.9.9.1") {
 			t.Errorf("observation: %+v", o)
 		}
 		if n := w.count("large inspect"); n != 16 { // six of the earlier one, and ten

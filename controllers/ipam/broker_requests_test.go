@@ -152,7 +152,7 @@ func TestBrokerConfiguredMeanwhile(t *testing.T) {
 			w.broker.Configure("new", config)
 			w.pass(10 * time.Second)
 			if o := w.broker.Observation("new"); o.Report == nil ||
-				o.Report.Pools[0].Addrs.From() != netip.MustParseAddr("10.9.9.1") {
+				o.Report.Ranges[0].Addrs.From() != netip.MustParseAddr("10.9.9.1") {
 				t.Errorf("observation: %+v", o)
 			}
 		})

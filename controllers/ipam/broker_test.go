@@ -187,7 +187,7 @@ func (s slow) BeginInspection() ipam.Inspection {
 		}
 		report, err := inspect(ctx)
 		if err == nil {
-			s.world.lock(func() { report.Records = append(report.Records, s.world.foreign[s.url]...) })
+			s.world.lock(func() { report.OwnRecords = append(report.OwnRecords, s.world.foreign[s.url]...) })
 		}
 		return report, err
 	}

@@ -14,8 +14,8 @@ func TestWhenInstallationIsRead(t *testing.T) {
 	}{
 		{"never", -1, 1},
 		{"just now", 0, 0},
-		{"a minute ago", confirmationAge, 0},
-		{"more than a minute ago", confirmationAge + 1, 1},
+		{"a minute ago", maxConfirmationAge, 0},
+		{"more than a minute ago", maxConfirmationAge + 1, 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked()

@@ -14,11 +14,11 @@ const (
 	// any request takes, and two comparisons see the record: so the manager that made it
 	// for a Service has written it there, or has ended.
 	unusedGrace = 10 * time.Minute
-	// tokenAge is how old a token may be when it is used.
-	tokenAge = time.Minute
-	// confirmationAge is how long ago the cluster may have been found to be of the
+	// maxTokenAge is how old a token may be when it is used.
+	maxTokenAge = time.Minute
+	// maxConfirmationAge is how long ago the cluster may have been found to be of the
 	// manager's installation when a system is asked.
-	confirmationAge = time.Minute
+	maxConfirmationAge = time.Minute
 	// SlowAfter is after how long without an answer a Service says that it waits.
 	SlowAfter = 2 * time.Second
 	// queuedAfter is after how long in a queue that moves it says so.

@@ -20,10 +20,10 @@ type health struct {
 	askedAt time.Time
 	wait    time.Duration
 	backoff pacing.Backoff
-	// isUnanswered says that the system is away although its status is well: only a job
+	// isAwayThoughWell says that the system is away although its status is well: only a job
 	// can tell when it is back. triedAt is when one was tried last.
-	isUnanswered bool
-	triedAt      time.Time
+	isAwayThoughWell bool
+	triedAt          time.Time
 	// unanswered are the jobs that have gone unanswered since the system answered one. True
 	// stands for a comparison. There are at most unansweredJobs, and one for each group.
 	unanswered map[*schedule]bool
@@ -49,7 +49,7 @@ func (h *health) isRefused() bool {
 
 // isTrialDue reports whether a job is tried next of a system that is away.
 func (h *health) isTrialDue(now time.Time) bool {
-	return h.isUnanswered || now.Sub(h.triedAt) >= trialInterval
+	return h.isAwayThoughWell || now.Sub(h.triedAt) >= trialInterval
 }
 
 // fail notes that the system of an endpoint is away, and says so to all who wait for it.
@@ -59,7 +59,7 @@ func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
 		h.triedAt = now
 	}
 	h.failure, h.askedAt, h.wait = failure, now, h.backoff.Next()
-	h.isUnanswered = failure.Scope != ScopeEndpoint
+	h.isAwayThoughWell = failure.Scope != ScopeEndpoint
 	if h.isRefused() {
 		h.wait = max(h.wait, refusedRetry)
 		q.tokenReadAt = time.Time{} // there may be a new one
@@ -75,7 +75,7 @@ func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
 		// says of a system that is away for this reason and that.
 		isNew := c.isOfEndpoint && now.Sub(c.answeredAt) < detailInterval
 		if b.stateOf(key.request.Group, e) != nil && (!c.isAnswered || c.isOfEndpoint) && !isNew {
-			b.answer(key, c, failure)
+			b.noteNoAddress(key, c, failure)
 			c.isOfEndpoint = true
 		}
 	}
@@ -97,7 +97,7 @@ func (b *Broker) noteUnanswered(e endpoint, q *queue, j *job, failure *Error) {
 			return
 		}
 	}
-	j.state.lookSoon(b.Now()) // it asks the most, and changes nothing
+	j.state.hastenLookIfOld(b.Now()) // it asks the most, and changes nothing
 }
 
 // noteAnswer notes that the system of an endpoint has answered.
@@ -105,7 +105,7 @@ func (b *Broker) noteAnswer(e endpoint, q *queue) {
 	now, h := b.Now(), &q.health
 	wasAway := h.failure != nil
 	clear(h.unanswered)
-	h.failure, h.isUnanswered = nil, false
+	h.failure, h.isAwayThoughWell = nil, false
 	h.backoff.Reset()
 	for name, g := range order.ByKey(b.groups, cmp.Compare) {
 		if g.endpoint == e {
@@ -143,11 +143,11 @@ func (b *Broker) observe(name string, g *groupState, q *queue) {
 	b.ObservationChanged(name)
 }
 
-// answer notes why a request has no address.
-func (b *Broker) answer(key requestKey, c *requestState, failure *Error) {
+// noteNoAddress notes why a request has no address.
+func (b *Broker) noteNoAddress(key requestKey, c *requestState, failure *Error) {
 	now, said := b.Now(), c.offer
 	isSame := said.Reason == failure.Reason && said.Message == failure.Message
-	if isSame || staysSaid(said.Reason, failure.Reason, now.Sub(c.answeredAt)) {
+	if isSame || staysReported(said.Reason, failure.Reason, now.Sub(c.answeredAt)) {
 		return
 	}
 	c.isAnswered, c.answeredAt = true, now
@@ -156,9 +156,9 @@ func (b *Broker) answer(key requestKey, c *requestState, failure *Error) {
 	b.ObservationChanged(key.request.Group)
 }
 
-// staysSaid reports whether what was said for a reason, so long ago, stays said for a
+// staysReported reports whether what was said for a reason, so long ago, stays said for a
 // reason.
-func staysSaid(before, reason string, ago time.Duration) bool {
+func staysReported(before, reason string, ago time.Duration) bool {
 	interval := messageInterval
 	if reason == v1.ReasonIPAMUnavailable {
 		interval = unavailableInterval

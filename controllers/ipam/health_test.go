@@ -286,7 +286,7 @@ func TestWhatServiceSays(t *testing.T) {
 				c.said(request, allocation.Offer{Reason: row.said.Reason, Message: row.said.Message}, row.ago)
 			}
 			before := request.offer
-			c.answer(key, request, row.failure)
+			c.noteNoAddress(key, request, row.failure)
 			want := before
 			if row.want {
 				want.Reason, want.Message = row.failure.Reason, row.failure.Message

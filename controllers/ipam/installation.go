@@ -16,7 +16,7 @@ func (b *Broker) installation(ctx context.Context) (types.UID, error) {
 	id, confirmedAt := b.cluster, b.confirmedAt
 	b.mu.Unlock()
 	isConfirmed := !confirmedAt.IsZero()
-	if isConfirmed && b.Now().Sub(confirmedAt) <= confirmationAge {
+	if isConfirmed && b.Now().Sub(confirmedAt) <= maxConfirmationAge {
 		return id, nil
 	}
 	read, err := b.Cluster.EnsureInstallation(ctx)

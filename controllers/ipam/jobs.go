@@ -33,7 +33,7 @@ func (b *Broker) do(ctx context.Context, q *queue, j *job) {
 	case failure != nil && failure.Scope == ScopeEndpoint:
 		b.fail(e, q, failure)
 		return // the job is as it was
-	case j.hasAsked && failure.isUnanswered():
+	case j.hasAsked && failure.isOneRequestUnanswered():
 		b.noteUnanswered(e, q, j, failure)
 	case j.hasAsked:
 		b.noteAnswer(e, q)
@@ -52,12 +52,12 @@ func (b *Broker) attempt(ctx context.Context, q *queue, j *job) (conclude func(*
 	conclude = func(*Error) {}
 	system, err := b.systemFor(ctx, q, j)
 	if err != nil {
-		return conclude, ofEndpoint(err)
+		return conclude, asEndpointError(err)
 	}
 	switch j.kind {
 	case checkJob:
 		j.hasAsked = true
-		return conclude, ofEndpoint(system.Check(ctx))
+		return conclude, asEndpointError(system.Check(ctx))
 	case requestJob:
 		conclude, err = b.request(ctx, j, system)
 	case releaseJob:
@@ -69,7 +69,7 @@ func (b *Broker) attempt(ctx context.Context, q *queue, j *job) (conclude func(*
 	}
 	failure = errorOf(err)
 	if j.hasAsked && failure.leavesInDoubt() {
-		if isAway := ofEndpoint(system.Check(ctx)); isAway != nil {
+		if isAway := asEndpointError(system.Check(ctx)); isAway != nil {
 			failure = isAway
 		}
 	}
@@ -80,7 +80,7 @@ func (b *Broker) attempt(ctx context.Context, q *queue, j *job) (conclude func(*
 func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error) {
 	g := j.state
 	b.mu.Lock()
-	token, isStale := q.token, b.Now().Sub(q.tokenReadAt) > tokenAge
+	token, isStale := q.token, b.Now().Sub(q.tokenReadAt) > maxTokenAge
 	b.mu.Unlock()
 	cluster, err := b.installation(ctx)
 	if err != nil {
@@ -175,9 +175,9 @@ func (b *Broker) noteRefusal(j *job, failure *Error) {
 	} else {
 		c.postpone(now, failure)
 	}
-	b.answer(j.requestKey, c, failure)
+	b.noteNoAddress(j.requestKey, c, failure)
 	if failure.Reason == v1.ReasonIPAMRefused {
-		g.lookSoon(now)
+		g.hastenLookIfOld(now)
 	}
 }
 
@@ -299,7 +299,7 @@ func (b *Broker) noteRecordFailure(j *job, r *recordJob, owner Owner, what strin
 	case isFirst:
 		return
 	}
-	if !staysSaid(r.reportedFor, failure.Reason, now.Sub(r.reportedAt)) {
+	if !staysReported(r.reportedFor, failure.Reason, now.Sub(r.reportedAt)) {
 		r.reportedFor, r.reportedAt = failure.Reason, now
 		b.noteDifference(j.group, j.address, owner, what+failure.Message)
 	}

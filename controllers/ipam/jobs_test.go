@@ -50,12 +50,12 @@ func TestTokenOfSystem(t *testing.T) {
 		next      string // the token that is known afterwards
 	}{
 		{"none is known", "", time.Hour, "new", nil, 1, []string{"new"}, "new", "new"},
-		{"read a minute ago", "old", tokenAge, "new", nil, 0, nil, "old", "old"},
-		{"read more than a minute ago, the same", "old", tokenAge + 1, "old", nil, 1, nil, "old", "old"},
-		{"read more than a minute ago, another one", "old", tokenAge + 1, "new", nil, 1, []string{"new"}, "new", "new"},
-		{"cannot be read", "old", tokenAge + 1, "", unreadable, 1, nil, "old", "old"},
-		{"cannot be read, and none is known", "", tokenAge + 1, "", unreadable, 1, nil, "", ""},
-		{"taken away", "old", tokenAge + 1, "", gone, 1, nil, "", ""},
+		{"read a minute ago", "old", maxTokenAge, "new", nil, 0, nil, "old", "old"},
+		{"read more than a minute ago, the same", "old", maxTokenAge + 1, "old", nil, 1, nil, "old", "old"},
+		{"read more than a minute ago, another one", "old", maxTokenAge + 1, "new", nil, 1, []string{"new"}, "new", "new"},
+		{"cannot be read", "old", maxTokenAge + 1, "", unreadable, 1, nil, "old", "old"},
+		{"cannot be read, and none is known", "", maxTokenAge + 1, "", unreadable, 1, nil, "", ""},
+		{"taken away", "old", maxTokenAge + 1, "", gone, 1, nil, "", ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)
@@ -118,7 +118,7 @@ func TestWhatIsAskedForReleasedAddress(t *testing.T) {
 // A foreign record is not reported while it may be that of another ServiceGroup with the same
 // system.
 func TestRecordsOfOtherGroups(t *testing.T) {
-	ranges := func(a netip.Addr) *Report { return &Report{Pools: []Pool{{Addrs: netipx.IPRangeFrom(a, a)}}} }
+	ranges := func(a netip.Addr) *Report { return &Report{Ranges: []Range{{Addrs: netipx.IPRangeFrom(a, a)}}} }
 	requested := func(c *clocked, a netip.Addr) *requestState {
 		request := allocation.IPAMRequest{Group: group2, Family: allocation.IPv4, Address: a}
 		c.Want(ownerNamed("web"), []allocation.IPAMRequest{request})

@@ -28,7 +28,7 @@ func (b *Broker) look(ctx context.Context, j *job, system System) (conclude func
 		held, err = b.Cluster.Holders(ctx, j.group)
 	}
 	if err == nil { // what Services hold of another group is that group's business
-		report.Records = slices.DeleteFunc(report.Records, func(r Record) bool {
+		report.OwnRecords = slices.DeleteFunc(report.OwnRecords, func(r Record) bool {
 			return len(held[r.Address]) == 0 &&
 				(b.isNeeded(j.group, r.Address) || r.IsForeign && b.isOfAnotherGroup(j.group, r.Address))
 		})
@@ -43,8 +43,8 @@ func (b *Broker) look(ctx context.Context, j *job, system System) (conclude func
 	}, err
 }
 
-// lookSoon lets a group be compared at once, unless that was done lately or fails.
-func (g *groupState) lookSoon(now time.Time) {
+// hastenLookIfOld lets a group be compared at once, unless that was done lately or fails.
+func (g *groupState) hastenLookIfOld(now time.Time) {
 	if g.failure == nil && now.Sub(g.observation.SyncedAt) > checkAfter {
 		g.look.hasten(now)
 	}
@@ -53,9 +53,9 @@ func (g *groupState) lookSoon(now time.Time) {
 // noteReport notes what a comparison has found, and what to do about it.
 func (b *Broker) noteReport(group string, g *groupState, report *Report, held map[netip.Addr][]Owner) {
 	now := b.Now()
-	comparison := Compare(report.Records, held, b.cluster)
+	comparison := Compare(report.OwnRecords, held, b.cluster)
 	b.noteMissing(group, comparison.Missing, now)
-	b.hastenReleases(group, report.Records, now)
+	b.hastenReleases(group, report.OwnRecords, now)
 	for a := range g.observation.Differences {
 		// What repairs and releases have found stays until they find something else.
 		if _, differs := comparison.Differences[a]; !differs && !b.hasReported(releaseKey{group, a}) {
@@ -69,7 +69,7 @@ func (b *Broker) noteReport(group string, g *groupState, report *Report, held ma
 		}
 		b.noteDifference(group, a, owner, text)
 	}
-	b.releaseUnused(group, g, comparison.Unused, countOwn(report.Records), now)
+	b.releaseUnused(group, g, comparison.Unused, countOwn(report.OwnRecords), now)
 	g.observation.Report, g.observation.SyncedAt = report, now
 	g.look.backoff.Reset()
 	g.look.dueAt = now.Add(syncInterval)
@@ -121,18 +121,18 @@ func (b *Broker) hasReported(key releaseKey) bool {
 // releaseUnused releases what no Service has held for some time, unless it is suspiciously
 // much.
 func (b *Broker) releaseUnused(group string, g *groupState, unused []netip.Addr, all int, now time.Time) {
-	since := map[netip.Addr]time.Time{}
+	unusedSince := map[netip.Addr]time.Time{}
 	var due []netip.Addr
 	for _, a := range unused {
-		since[a] = now
+		unusedSince[a] = now
 		if before, isKnown := g.unusedSince[a]; isKnown {
-			since[a] = before
+			unusedSince[a] = before
 		}
-		if now.Sub(since[a]) >= unusedGrace {
+		if now.Sub(unusedSince[a]) >= unusedGrace {
 			due = append(due, a)
 		}
 	}
-	g.unusedSince, g.observation.UnusedTooMany = since, 0
+	g.unusedSince, g.observation.UnusedTooMany = unusedSince, 0
 	if areTooManyUnused(len(due), all) {
 		g.observation.UnusedTooMany = len(due)
 		return

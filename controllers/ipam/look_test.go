@@ -23,7 +23,7 @@ func TestLookSoon(t *testing.T) {
 			g := c.groups[group1]
 			g.look.dueAt = c.now.Add(time.Hour)
 			g.observation.SyncedAt, g.failure = c.now.Add(-row.synced), row.failure
-			g.lookSoon(c.now)
+			g.hastenLookIfOld(c.now)
 			if isDue := c.isDue(&g.look); isDue != row.want {
 				t.Errorf("compared at once: %v", isDue)
 			}

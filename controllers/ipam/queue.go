@@ -187,7 +187,7 @@ func (b *Broker) nextInTurn(e endpoint, q *queue, now time.Time) (*job, time.Dur
 	soonest := now.Add(maxIdle)
 	for j := range b.jobsOf(e) {
 		switch dueAt := j.dueAt(); {
-		case dueAt.After(now) && !q.health.isUnanswered:
+		case dueAt.After(now) && !q.health.isAwayThoughWell:
 			if dueAt.Before(soonest) {
 				soonest = dueAt
 			}

@@ -23,7 +23,7 @@ func newSchedule(now time.Time, backoff pacing.Backoff) schedule {
 // postpone notes that the job has failed once more.
 func (s *schedule) postpone(now time.Time, failure *Error) {
 	wait := s.backoff.Next()
-	if !failure.isUnanswered() {
+	if !failure.isOneRequestUnanswered() {
 		wait = max(wait, minRefusedRetry)
 	}
 	s.dueAt = now.Add(wait)

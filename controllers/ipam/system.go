@@ -54,16 +54,16 @@ type Request struct {
 
 // Report is what a System has.
 type Report struct {
-	// Pools in the order in which Allocate tries them.
-	Pools []Pool
-	// Records are those with marks of this cluster, in any order.
-	Records []Record
+	// Ranges in the order in which Allocate tries them.
+	Ranges []Range
+	// OwnRecords are those with marks of this cluster, foreign ones among them, in any order.
+	OwnRecords []Record
 	// Problems are what the group asks for and the system does not have.
 	Problems []string
 }
 
-// Pool is a range of addresses that a System allocates from.
-type Pool struct {
+// Range is a range of addresses that a System allocates from.
+type Range struct {
 	Addrs netipx.IPRange
 	// Subnet contains Addrs.
 	Subnet netip.Prefix
@@ -80,15 +80,15 @@ type Record struct {
 	// Difference says what is not recorded as the group asks for, or is empty.
 	Difference string
 	// IsForeign says that the record is not of an owner of the group, although its mark is one
-	// of this cluster: somebody has copied it, or its address is not of the group's pools. It
+	// of this cluster: somebody has copied it, or its address is not of the group's ranges. It
 	// is never released. Its Difference is reported, unless a Service or another ServiceGroup
 	// has the address.
 	IsForeign bool
 }
 
-// hasAddress reports whether an address is of one of the pools.
+// hasAddress reports whether an address is of one of the ranges.
 func (r *Report) hasAddress(a netip.Addr) bool {
-	return slices.ContainsFunc(r.Pools, func(p Pool) bool { return p.Addrs.Contains(a) })
+	return slices.ContainsFunc(r.Ranges, func(p Range) bool { return p.Addrs.Contains(a) })
 }
 
 // Error is why a System did not do what it was asked for.
@@ -133,8 +133,8 @@ func errorOf(err error) *Error {
 	return &Error{Reason: v1.ReasonIPAMUnavailable, Message: err.Error()}
 }
 
-// ofEndpoint returns an error as one that concerns the whole endpoint, or nil for none.
-func ofEndpoint(err error) *Error {
+// asEndpointError returns an error as one that concerns the whole endpoint, or nil for none.
+func asEndpointError(err error) *Error {
 	e := errorOf(err)
 	if e == nil {
 		return nil
@@ -142,13 +142,13 @@ func ofEndpoint(err error) *Error {
 	return &Error{Reason: e.Reason, Message: e.Message, Scope: ScopeEndpoint}
 }
 
-// isUnanswered reports whether a system has not answered one request.
-func (e *Error) isUnanswered() bool {
+// isOneRequestUnanswered reports whether a system has not answered one request.
+func (e *Error) isOneRequestUnanswered() bool {
 	return e != nil && e.Scope == ScopeRequest && e.Reason == v1.ReasonIPAMUnavailable
 }
 
 // leavesInDoubt reports whether the whole endpoint may be concerned: the system has not
 // answered, or what refuses the token may refuse it everywhere.
 func (e *Error) leavesInDoubt() bool {
-	return e.isUnanswered() || e != nil && e.Scope == ScopeGroup
+	return e.isOneRequestUnanswered() || e != nil && e.Scope == ScopeGroup
 }

@@ -32,10 +32,10 @@ type Refusals struct {
 }
 
 type refusal struct {
-	entry      v1.AnnouncedAddress
-	why        placement.Explanation
-	retry      pacing.Backoff
-	retryAfter time.Time
+	entry   v1.AnnouncedAddress
+	why     placement.Explanation
+	retry   pacing.Backoff
+	retryAt time.Time
 }
 
 // isOf reports whether an entry is the one that was refused. Its epoch does not count.
@@ -63,7 +63,7 @@ func (r *Refusals) WithoutRefused(
 		if isSame {
 			current[e.Address] = old
 		}
-		return isSame && now.Before(old.retryAfter)
+		return isSame && now.Before(old.retryAt)
 	})
 	r.byOwner[owner] = current
 	return accepted
@@ -91,7 +91,7 @@ func (r *Refusals) NoteWrite(owner string, written, refused []v1.AnnouncedAddres
 			retry = old.retry
 		}
 		retryAfter := now.Add(retry.Next())
-		after[e.Address] = refusal{entry: e, retryAfter: retryAfter, retry: retry,
+		after[e.Address] = refusal{entry: e, retryAt: retryAfter, retry: retry,
 			why: placement.Explanation{
 				Reason:  v1.ReasonRefused,
 				Message: fmt.Sprintf("the API server refuses what is to be announced: %s", textlimit.Shorten(err.Error(), 256)),
@@ -136,7 +136,7 @@ func (r *Refusals) UntilRetry(now time.Time) time.Duration {
 	next := time.Duration(0)
 	for _, refused := range r.byOwner {
 		for _, old := range refused {
-			if left := max(old.retryAfter.Sub(now), time.Millisecond); next == 0 || left < next {
+			if left := max(old.retryAt.Sub(now), time.Millisecond); next == 0 || left < next {
 				next = left
 			}
 		}

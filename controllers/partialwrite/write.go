@@ -15,7 +15,7 @@ import (
 func WithStored(
 	wanted, stored []v1.AnnouncedAddress, isPostponed func(*v1.AnnouncedAddress) bool,
 ) []v1.AnnouncedAddress {
-	storedEntry := byText(stored)
+	storedEntry := entriesByText(stored)
 	out := make([]v1.AnnouncedAddress, 0, len(wanted))
 	for i := range wanted {
 		if !isPostponed(&wanted[i]) {
@@ -27,7 +27,7 @@ func WithStored(
 	return out
 }
 
-func byText(entries []v1.AnnouncedAddress) map[string]v1.AnnouncedAddress {
+func entriesByText(entries []v1.AnnouncedAddress) map[string]v1.AnnouncedAddress {
 	byAddress := map[string]v1.AnnouncedAddress{}
 	for _, e := range entries {
 		byAddress[e.Address] = e
@@ -52,9 +52,9 @@ func Write(
 	if !isRefused {
 		return nil, err
 	}
-	w := partWriter{wanted: wanted, stored: stored, try: try, isUndecided: map[string]bool{}, refusal: err}
+	w := partWriter{wanted: wanted, stored: stored, try: try, isUndecided: map[string]bool{}, lastRefusal: err}
 	var suspects []v1.AnnouncedAddress
-	storedEntry := byText(stored)
+	storedEntry := entriesByText(stored)
 	for _, e := range wanted {
 		if old, exists := storedEntry[e.Address]; !exists || !equality.Semantic.DeepEqual(old, e) {
 			w.isUndecided[e.Address] = true
@@ -72,7 +72,7 @@ func Write(
 	if err := w.add(suspects); err != nil {
 		return w.refused, err
 	}
-	return w.refused, w.refusal
+	return w.refused, w.lastRefusal
 }
 
 // partWriter writes one object in parts.
@@ -83,8 +83,8 @@ type partWriter struct {
 	isUndecided map[string]bool
 	// refused are the entries that were refused by themselves, and refusal is the last
 	// error by which one was.
-	refused []v1.AnnouncedAddress
-	refusal error
+	refused     []v1.AnnouncedAddress
+	lastRefusal error
 }
 
 // tryWith tries the object with what was accepted so far and some entries more.
@@ -114,7 +114,7 @@ func (w *partWriter) add(more []v1.AnnouncedAddress) error {
 		}
 		return nil
 	case len(more) == 1:
-		w.refused, w.refusal = append(w.refused, more...), err
+		w.refused, w.lastRefusal = append(w.refused, more...), err
 		return nil
 	}
 	if err := w.add(more[:len(more)/2]); err != nil {

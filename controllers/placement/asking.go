@@ -16,9 +16,9 @@ type askingKey struct{ asker, holder, holderInterface, iface, group string }
 // AskingPlan is what a node, the asker, is to find out about addresses of another one.
 type AskingPlan struct {
 	Asker string
-	// Key is the same for as long as the asker asks for addresses of the same node on the same link.
-	Key    string
-	Asking v1.Asking // with all addresses, sorted
+	// LinkKey is the same for as long as the asker asks for addresses of the same node on the same link.
+	LinkKey string
+	Asking  v1.Asking // with all addresses, sorted
 }
 
 // Announcements returns what each of the objects says that the plan needs, by its name.
@@ -28,7 +28,7 @@ func (p *AskingPlan) Announcements() map[string]*v1.AnnouncementSpec {
 		one.Addresses = part
 		return &v1.AnnouncementSpec{NodeName: p.Asker, Asking: &one}
 	}
-	return distribute(p.Asker, "asking", p.Key, p.Asking.Addresses, specOf)
+	return distribute(p.Asker, "asking", p.LinkKey, p.Asking.Addresses, specOf)
 }
 
 // PlanAsking decides which nodes ask for which Local addresses: up to v1.MaxAskers nodes for each
@@ -149,7 +149,7 @@ func (p *placer) planAskings(addresses map[askingKey][]v1.AskedAddress) []Asking
 		}
 		text := strings.Join([]string{key.holder, key.holderInterface, key.iface}, "/")
 		unique := key.asker + "/" + text
-		plan := AskingPlan{Asker: key.asker, Key: text + strings.Repeat("+", ofKey[unique]), Asking: asking}
+		plan := AskingPlan{Asker: key.asker, LinkKey: text + strings.Repeat("+", ofKey[unique]), Asking: asking}
 		ofKey[unique]++
 		plans = append(plans, plan)
 	}

@@ -112,7 +112,7 @@ func cordoned(n *Node, a *Address) string {
 }
 
 func askedToHandOver(n *Node, a *Address) string {
-	if n.HandsOver == a.Addr {
+	if n.AddressToHandOver == a.Addr {
 		return "is annotated " + v1.AnnotationHandover
 	}
 	return ""

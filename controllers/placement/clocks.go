@@ -45,7 +45,7 @@ type Clocks struct {
 	// begin anew by falling silent.
 	freshSince map[string]time.Time
 	// claimSince is since when each claim has been there.
-	claimSince map[claimKey]time.Time
+	claimSince map[epochKey]time.Time
 	// successorWaits are of the nodes of which successors have claimed addresses.
 	successorWaits map[string]successorWait
 	// notReadySince is since when each Node has been NotReady, as far as this manager has seen:
@@ -61,7 +61,7 @@ type entryKey struct {
 	addr netip.Addr
 }
 
-type claimKey struct {
+type epochKey struct {
 	entryKey
 	epoch int64
 }
@@ -127,7 +127,7 @@ func (c *Clocks) fillLingering(inputs *Inputs, now time.Time) {
 	for addr, reports := range inputs.LingeringReports {
 		for i := range reports {
 			key := entryKey{reports[i].Node, addr}
-			since := sinceOr(c.lingeringSince, key, now)
+			since := noteSince(c.lingeringSince, key, now)
 			lingeringSince[key] = since
 			reports[i].Age = now.Sub(since)
 		}
@@ -137,11 +137,11 @@ func (c *Clocks) fillLingering(inputs *Inputs, now time.Time) {
 
 // fillClaims sets the age of claims, and for how long their holders get no further successors.
 func (c *Clocks) fillClaims(inputs *Inputs, now time.Time) {
-	claimSince, waits := map[claimKey]time.Time{}, map[string]successorWait{}
+	claimSince, waits := map[epochKey]time.Time{}, map[string]successorWait{}
 	for i := range inputs.SuccessorClaims {
 		claim := &inputs.SuccessorClaims[i]
-		key := claimKey{entryKey{claim.Node, claim.Addr}, claim.Epoch}
-		claimSince[key] = sinceOr(c.claimSince, key, now)
+		key := epochKey{entryKey{claim.Node, claim.Addr}, claim.Epoch}
+		claimSince[key] = noteSince(c.claimSince, key, now)
 		claim.Age = now.Sub(claimSince[key])
 		waits[claim.Holder] = c.successorWaits[claim.Holder].next(now)
 	}
@@ -165,17 +165,17 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 			continue // another node may come by its name
 		}
 		if n.IsNotReady {
-			notReadySince[n.Name] = sinceOr(c.notReadySince, n.Name, now)
+			notReadySince[n.Name] = noteSince(c.notReadySince, n.Name, now)
 			n.NotReadyFor = now.Sub(notReadySince[n.Name])
 			n.IsNotReadyForLong = n.IsNotReadyForLong || n.NotReadyFor >= NotReadyPatience
 		}
 		if n.LacksAnnouncement {
-			since := sinceOr(c.withoutAnnouncementSince, n.Name, now)
+			since := noteSince(c.withoutAnnouncementSince, n.Name, now)
 			withoutAnnouncementSince[n.Name] = since
 			n.AreFactsAwaited = n.AreFactsAwaited || n.LBNodeAgent != "" && !n.IsNotReady && now.Sub(since) < FactsPatience
 		}
 		if _, wasFresh := c.freshSince[n.Name]; wasFresh || n.Liveness == Fresh {
-			since := sinceOr(c.freshSince, n.Name, now)
+			since := noteSince(c.freshSince, n.Name, now)
 			freshSince[n.Name] = since
 			n.AreFactsOverdue = now.Sub(since) >= FactsPatience
 		}
@@ -183,7 +183,7 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 	c.freshSince, c.withoutAnnouncementSince, c.notReadySince = freshSince, withoutAnnouncementSince, notReadySince
 }
 
-func sinceOr[K comparable](times map[K]time.Time, key K, now time.Time) time.Time {
+func noteSince[K comparable](times map[K]time.Time, key K, now time.Time) time.Time {
 	if since, known := times[key]; known {
 		return since
 	}

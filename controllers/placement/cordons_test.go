@@ -93,7 +93,7 @@ func TestHandoverToCordoned(t *testing.T) {
 		Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}}},
 		Entries:   []placement.Entry{entry(t, addr, "a 1 Announced")},
 	}
-	in.Nodes[0].HandsOver = addr
+	in.Nodes[0].AddressToHandOver = addr
 	if got := show(placement.Place(in)); got != "a 1 Probe" {
 		t.Error(got)
 	}

@@ -38,7 +38,7 @@
 // Announcements. Only for how long it has been so is remembered, in Clocks.
 //
 // So each Local address is in one of the following phases. phaseOf finds the phase, from how far
-// each agent has come with its entry (step), and placeLocal decides by it. TestPhaseTransitions
+// each agent has come with its entry (entryStep), and placeLocal decides by it. TestPhaseTransitions
 // plays each of these transitions:
 //
 //	WaitingForFacts: no node has it, and a node whose agent has yet to report may hold it

@@ -33,8 +33,8 @@ func (p *placer) electNode(a *Address, holder *Node) *Node {
 	candidates = onlyLargest(candidates, a.WeightOf)
 	load := p.localCountOfNode[familyBits(a.Addr)]
 	share := p.fairShareOf(a, len(candidates))
-	candidates = onlyLargest(candidates, func(n *Node) int { return -p.localsOfDomain[a.DomainOf(n)] })
-	if holder != nil && holder.HandsOver == a.Addr {
+	candidates = onlyLargest(candidates, func(n *Node) int { return -p.localCountOfDomain[a.DomainOf(n)] })
+	if holder != nil && holder.AddressToHandOver == a.Addr {
 		share = 0
 	}
 	return slices.MaxFunc(candidates, func(x, y *Node) int {

@@ -148,17 +148,17 @@ func (p *placer) previousMACsFor(a *Address, elected *Node) []string {
 // to change, is written before that of the node: if it is not as it was read any more,
 // another leader may have given the address to another node.
 func ReassignedAddresses(inputs *Inputs, result *Result) map[netip.Addr]bool {
-	existed, hasEntries := map[claimKey]bool{}, map[netip.Addr]bool{}
+	existed, hasEntries := map[epochKey]bool{}, map[netip.Addr]bool{}
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
-		existed[claimKey{entryKey{e.Node, e.Addr}, e.Spec.Epoch}] = true
+		existed[epochKey{entryKey{e.Node, e.Addr}, e.Spec.Epoch}] = true
 		hasEntries[e.Addr] = true
 	}
 	reassigned := map[netip.Addr]bool{}
 	for node, entries := range result.Entries {
 		for i := range entries {
 			e := &entries[i]
-			if e.Type == v1.AnnounceLocal && hasEntries[e.Addr] && !existed[claimKey{entryKey{node, e.Addr}, e.Epoch}] {
+			if e.Type == v1.AnnounceLocal && hasEntries[e.Addr] && !existed[epochKey{entryKey{node, e.Addr}, e.Epoch}] {
 				reassigned[e.Addr] = true
 			}
 		}

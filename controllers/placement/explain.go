@@ -22,8 +22,8 @@ type NodeVerdict struct {
 type AddressVerdict struct {
 	// Type is empty while it is undecided. Waiting says what an address without a node waits
 	// for before one is elected.
-	Type    v1.AnnounceType
-	Waiting Explanation
+	Type     v1.AnnounceType
+	WaitsFor Explanation
 	// Phase of a Local address, and of one whose type is undecided.
 	Phase Phase
 	// Holder of a Local address; empty if no node reports it Announced.
@@ -57,7 +57,7 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 		}
 	}
 	var verdict AddressVerdict
-	verdict.Type, verdict.Waiting = p.typeOf(a)
+	verdict.Type, verdict.WaitsFor = p.typeOf(a)
 	p.heedCordons(a, verdict.Type)
 	checks := takeVirtualChecks
 	switch verdict.Type {
@@ -66,7 +66,7 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 	case v1.AnnounceLocal:
 		checks = p.checksToTake(a)
 		s := p.phaseOf(a)
-		verdict.Phase, verdict.Waiting = s.phase, s.waitsFor
+		verdict.Phase, verdict.WaitsFor = s.phase, s.waitsFor
 		if s.holder != nil {
 			verdict.Holder = s.holder.Node
 			for _, s := range s.holder.Spec.Successors {

@@ -233,7 +233,7 @@ type nodesByName map[string]*placement.Node
 
 // eligible is the reference: which node may have a Local address at all.
 func (nodes nodesByName) eligible(n *placement.Node, a *placement.Address) bool {
-	return isInPlace(n) && n.HandsOver != a.Addr && !n.Interfaces[0].IsDown && !nodes.isKeptOut(n,
+	return isInPlace(n) && n.AddressToHandOver != a.Addr && !n.Interfaces[0].IsDown && !nodes.isKeptOut(n,
 		func(n *placement.Node) bool {
 			return isInPlace(n) && !n.Interfaces[0].IsDown && serves(a, n.Name, true)
 		})

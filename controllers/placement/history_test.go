@@ -370,12 +370,12 @@ func addAddress(w *world, _ *machine) string {
 
 // askForHandover asks a node for the handover of an address that it may have or not, or for none any more.
 func askForHandover(w *world, m *machine) string {
-	if m.HandsOver.IsValid() {
-		m.HandsOver = netip.Addr{}
+	if m.AddressToHandOver.IsValid() {
+		m.AddressToHandOver = netip.Addr{}
 		return "no more"
 	}
-	m.HandsOver = w.anyAddress().Addr
-	return m.HandsOver.String()
+	m.AddressToHandOver = w.anyAddress().Addr
+	return m.AddressToHandOver.String()
 }
 
 func removeAddress(w *world, _ *machine) string {

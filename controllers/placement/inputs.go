@@ -99,9 +99,9 @@ type Node struct {
 	// IsCordoned is that the node takes no new pods, and that its LBNodeAgent has such nodes hand over
 	// their addresses. It counts for an address only while another node may have that (cordons.go).
 	IsCordoned bool
-	// HandsOver is the Local address that an annotation asks the node to hand over; zero for
+	// AddressToHandOver is the Local address that an annotation asks the node to hand over; zero for
 	// none.
-	HandsOver netip.Addr
+	AddressToHandOver netip.Addr
 	// IsWithdrawingRoutes is that the node's speaker is withdrawing the routes to its Virtual
 	// addresses: until that is done, traffic still comes for them.
 	IsWithdrawingRoutes bool
@@ -232,8 +232,8 @@ type Address struct {
 // isOnAllNodes reports whether the address, if it is Virtual, is the same on all nodes.
 func (a *Address) isOnAllNodes() bool { return a.ServingNodes == nil && a.HealthPort == 0 }
 
-// placed returns an entry of the address, to which it adds what the address says.
-func (a *Address) placed(e v1.AnnouncedAddress) Placed {
+// placedEntry returns an entry of the address, to which it adds what the address says.
+func (a *Address) placedEntry(e v1.AnnouncedAddress) Placed {
 	e.Address, e.ServiceGroup, e.Services = a.Addr.String(), a.Group,
 		a.Services[:min(len(a.Services), v1.MaxServicesPerAddress)]
 	return Placed{a.Addr, e}

@@ -61,10 +61,10 @@ type situation struct {
 	// holder announces the address, and elected was given the address and may announce it
 	// yet. Both may be nil.
 	holder, elected *assignment
-	// claim is a successor's, and namedBy the entry that reserves its epoch, of the holder or
+	// claim is a successor's, and reservedBy the entry that reserves its epoch, of the holder or
 	// the last holder: of the phases Contested and TakenOver.
-	claim   *SuccessorClaim
-	namedBy *assignment
+	claim      *SuccessorClaim
+	reservedBy *assignment
 	// cause of TakenOver.
 	cause MoveCause
 }
@@ -72,7 +72,7 @@ type situation struct {
 // phaseOf finds the phase of a Local address.
 func (p *placer) phaseOf(a *Address) situation {
 	s := situation{holder: p.holderOf(a), elected: p.electedOf(a)}
-	lingering := p.lingeringOn(a)
+	lingering := p.lingeringNodes(a)
 	if p.decideByClaim(a, &s) {
 		return s
 	}
@@ -145,10 +145,10 @@ func (p *placer) nodeWithFactsPending() string {
 	return ""
 }
 
-// lingeringOn returns the nodes that report an address without an entry for it, and are to
+// lingeringNodes returns the nodes that report an address without an entry for it, and are to
 // withdraw it. What one node reports delays an address for a while, and does nothing else: an
 // agent can report what it was never given.
-func (p *placer) lingeringOn(a *Address) []string {
+func (p *placer) lingeringNodes(a *Address) []string {
 	var names []string
 	for _, l := range p.inputs.LingeringReports[a.Addr] {
 		hasEnded := p.hasLasted(l.Age, LingeringTime)

@@ -84,7 +84,7 @@ var transitions = []transition{
 		scene{nodes: "a b", lingering: "b"}, scene{nodes: "a b", lingering: "b:long"}},
 	{placement.Unheld, "a node is elected", placement.Probing,
 		scene{nodes: "a"}, scene{nodes: "a", entries: []string{"a 1"}}},
-	{placement.Unheld, "a node whose claim was revoked announces the address", placement.Announced,
+	{placement.Unheld, "a node whose entry was revoked announces the address", placement.Announced,
 		scene{nodes: "a", entries: []string{"a 1 waiting"}}, scene{nodes: "a", entries: []string{"a 1 Announced"}}},
 	{placement.Probing, "the node announces the address", placement.Announced,
 		scene{nodes: "a", entries: []string{"a 1"}}, scene{nodes: "a", entries: []string{"a 1 Announced"}}},

@@ -90,10 +90,10 @@ type Result struct {
 	HeartbeatSeconds map[string]int32
 	// Moves are the Local addresses that are on their way to a node.
 	Moves map[netip.Addr]Move
-	// FailedOver are the Local addresses that a node has been elected for, and announces, since
+	// EndedFailovers are the Local addresses that a node has been elected for, and announces, since
 	// the Lease of the last holder expired. The last holder's entry, which tells that, is not in
 	// Entries any more: so each failover is over in one result only, once that is stored.
-	FailedOver map[netip.Addr]Move
+	EndedFailovers map[netip.Addr]Move
 	// Unplaced says why an address has no node.
 	Unplaced map[netip.Addr]Explanation
 	// NextDeadline is in how long the result may differ because of what has not happened by
@@ -135,11 +135,11 @@ func Place(inputs Inputs) Result {
 	p.nameSuccessors()
 	for _, entriesByOwner := range []map[string][]Placed{p.result.Entries, p.result.SharedEntries} {
 		for _, entries := range entriesByOwner {
-			slices.SortFunc(entries, func(a, b Placed) int { return byAddress(a.AnnouncedAddress, b.AnnouncedAddress) })
+			slices.SortFunc(entries, func(a, b Placed) int { return compareByAddress(a.AnnouncedAddress, b.AnnouncedAddress) })
 		}
 	}
 	p.describeSuccessors()
 	return p.result
 }
 
-func byAddress(a, b v1.AnnouncedAddress) int { return cmp.Compare(a.Address, b.Address) }
+func compareByAddress(a, b v1.AnnouncedAddress) int { return cmp.Compare(a.Address, b.Address) }

@@ -949,7 +949,7 @@ func TestFailedOver(t *testing.T) {
 		want := placement.Move{
 			Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", Message: row.message,
 		}
-		if diff := cmp.Diff(want, placement.Place(inputs).FailedOver[addr]); diff != "" {
+		if diff := cmp.Diff(want, placement.Place(inputs).EndedFailovers[addr]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.holder, diff)
 		}
 	}

@@ -34,8 +34,8 @@ type placer struct {
 	hasSuccessorClaim map[netip.Addr]bool
 	localCount        map[int]int            // number of Local addresses, by family
 	localCountOfNode  map[int]map[string]int // number of Local addresses, by family and node
-	// localsOfDomain is the number of Local addresses of each domain.
-	localsOfDomain map[Domain]int
+	// localCountOfDomain is the number of Local addresses of each domain.
+	localCountOfDomain map[Domain]int
 	// held are the Local addresses that stay with their holders, in the order of addresses.
 	held map[holderLink][]*heldAddress
 	// nodesOfSubnet are the nodes with an interface in a subnet. It is nil until asked for.
@@ -56,19 +56,19 @@ func familyBits(a netip.Addr) int { return a.BitLen() }
 
 func newPlacer(inputs Inputs) *placer {
 	p := &placer{
-		inputs:            inputs,
-		nodeByName:        map[string]*Node{},
-		entriesByAddress:  map[netip.Addr][]*assignment{},
-		sharedByAddress:   map[netip.Addr][]*SharedEntry{},
-		claimsByAddress:   map[netip.Addr][]*SuccessorClaim{},
-		sharedInterfaces:  map[string]string{},
-		virtualPools:      map[pool]bool{},
-		hasSuccessorClaim: map[netip.Addr]bool{},
-		localCount:        map[int]int{},
-		localCountOfNode:  map[int]map[string]int{32: {}, 128: {}},
-		localsOfDomain:    map[Domain]int{},
-		held:              map[holderLink][]*heldAddress{},
-		nodeNetworks:      map[netip.Prefix]bool{},
+		inputs:             inputs,
+		nodeByName:         map[string]*Node{},
+		entriesByAddress:   map[netip.Addr][]*assignment{},
+		sharedByAddress:    map[netip.Addr][]*SharedEntry{},
+		claimsByAddress:    map[netip.Addr][]*SuccessorClaim{},
+		sharedInterfaces:   map[string]string{},
+		virtualPools:       map[pool]bool{},
+		hasSuccessorClaim:  map[netip.Addr]bool{},
+		localCount:         map[int]int{},
+		localCountOfNode:   map[int]map[string]int{32: {}, 128: {}},
+		localCountOfDomain: map[Domain]int{},
+		held:               map[holderLink][]*heldAddress{},
+		nodeNetworks:       map[netip.Prefix]bool{},
 		result: Result{
 			Entries:          map[string][]Placed{},
 			SharedEntries:    map[string][]Placed{},
@@ -76,7 +76,7 @@ func newPlacer(inputs Inputs) *placer {
 			Successors:       map[string][]v1.StandbyNode{},
 			HeartbeatSeconds: map[string]int32{},
 			Moves:            map[netip.Addr]Move{},
-			FailedOver:       map[netip.Addr]Move{},
+			EndedFailovers:   map[netip.Addr]Move{},
 			Unplaced:         map[netip.Addr]Explanation{},
 		},
 	}
@@ -194,5 +194,5 @@ func (p *placer) addEntry(n *Node, a *Address, e v1.AnnouncedAddress) {
 	if !p.hasSuccessorClaim[a.Addr] {
 		e.ContestedBy = nil
 	}
-	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.placed(e))
+	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.placedEntry(e))
 }

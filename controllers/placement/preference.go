@@ -96,7 +96,7 @@ func (d Domain) String() string { return d.Key + "=" + d.Value }
 func (p *placer) countLocal(n *Node, a *Address) {
 	p.localCountOfNode[familyBits(a.Addr)][n.Name]++
 	if d := a.DomainOf(n); d != (Domain{}) {
-		p.localsOfDomain[d]++
+		p.localCountOfDomain[d]++
 	}
 }
 
@@ -124,7 +124,7 @@ func (p *placer) describeRank(n *Node, a *Address) string {
 		text += fmt.Sprintf("; weight %d", a.WeightOf(n))
 	}
 	if d := a.DomainOf(n); d != (Domain{}) {
-		text += fmt.Sprintf("; %s has %d of ServiceGroup %s", d, p.localsOfDomain[d], d.Group)
+		text += fmt.Sprintf("; %s has %d of ServiceGroup %s", d, p.localCountOfDomain[d], d.Group)
 	}
 	return text
 }
@@ -135,9 +135,9 @@ func (p *placer) reasonForOther(n, other *Node, a *Address) string {
 	switch {
 	case a.WeightOf(n) < a.WeightOf(other):
 		return fmt.Sprintf("has weight %d, and %s has %d", a.WeightOf(n), other.Name, a.WeightOf(other))
-	case p.localsOfDomain[mine] > p.localsOfDomain[others]:
+	case p.localCountOfDomain[mine] > p.localCountOfDomain[others]:
 		return fmt.Sprintf("is where %s has %d of ServiceGroup %s, and %s has %d",
-			mine, p.localsOfDomain[mine], mine.Group, others, p.localsOfDomain[others])
+			mine, p.localCountOfDomain[mine], mine.Group, others, p.localCountOfDomain[others])
 	}
 	return fmt.Sprintf("has %d already, or ranks lower for this one", p.localCountOfNode[familyBits(a.Addr)][n.Name])
 }

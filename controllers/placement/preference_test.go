@@ -176,7 +176,7 @@ func TestPreferenceMovesNothing(t *testing.T) {
 	if diff := cmp.Diff(want, verdict.Nodes); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	inputs.Nodes[0].HandsOver = addr
+	inputs.Nodes[0].AddressToHandOver = addr
 	if move := placement.Place(inputs).Moves[addr]; move.To != "b" || move.PassedOver !=
 		"a is annotated purelb.io/handover; c has weight 0, and b has 100" {
 		t.Errorf("asked for: %+v", move)

@@ -35,10 +35,10 @@ func Settle(inputs Inputs) (result Result, isSettled bool) {
 // Realise returns the entries of a result as they are stored and as the agents report on them
 // after they have acted. An agent with an expired Lease goes on reporting what it reported.
 func Realise(inputs Inputs, result *Result) ([]Entry, []SharedEntry) {
-	reported := map[claimKey]v1.AddressState{}
+	reported := map[epochKey]v1.AddressState{}
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
-		reported[claimKey{entryKey{e.Node, e.Addr}, e.Spec.Epoch}] = e.ReportedState
+		reported[epochKey{entryKey{e.Node, e.Addr}, e.Spec.Epoch}] = e.ReportedState
 	}
 	isAlive := map[string]bool{}
 	for i := range inputs.Nodes {
@@ -49,7 +49,7 @@ func Realise(inputs Inputs, result *Result) ([]Entry, []SharedEntry) {
 		for _, placed := range result.Entries[node] {
 			e := Entry{
 				Node: node, Addr: placed.Addr, Spec: placed.AnnouncedAddress, IsObserved: isAlive[node],
-				ReportedState: reported[claimKey{entryKey{node, placed.Addr}, placed.Epoch}],
+				ReportedState: reported[epochKey{entryKey{node, placed.Addr}, placed.Epoch}],
 			}
 			if isAlive[node] {
 				e.ReportedState = v1.StateAnnounced

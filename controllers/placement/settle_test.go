@@ -109,7 +109,7 @@ func TestAskedHandover(t *testing.T) {
 	}
 	want := [][3]int{{8, 0, 1}, {7, 1, 1}, {6, 1, 2}, {5, 2, 2}, {4, 2, 3}, {3, 3, 3}}
 	for i, a := range in.Addresses[:6] {
-		in.Nodes[0].HandsOver = a.Addr
+		in.Nodes[0].AddressToHandOver = a.Addr
 		first := placement.Place(in)
 		m := first.Moves[a.Addr]
 		if len(first.Moves) != 1 || m.Kind != placement.Handover || m.From != "a" ||
@@ -124,7 +124,7 @@ func TestAskedHandover(t *testing.T) {
 			t.Fatalf("after %s: %v, not %v", a.Addr, got, want[i])
 		}
 		in.Entries, in.SharedEntries = placement.Realise(in, &result)
-		in.Nodes[0].HandsOver = netip.Addr{}
+		in.Nodes[0].AddressToHandOver = netip.Addr{}
 		if moves := placement.Place(in).Moves; len(moves) > 0 {
 			t.Fatalf("when nobody asks any more: %+v", moves)
 		}
@@ -135,14 +135,14 @@ func TestAskedHandover(t *testing.T) {
 		for k, holder := range []string{"a", "a", "a", "b", "c", "c"} {
 			few.Entries = append(few.Entries, entry(t, few.Addresses[k].Addr, holder+" 1 Announced observed"))
 		}
-		few.Nodes[0].HandsOver = few.Addresses[0].Addr
+		few.Nodes[0].AddressToHandOver = few.Addresses[0].Addr
 		if m := placement.Place(few).Moves[few.Addresses[0].Addr]; m.To != "b" {
 			t.Errorf("%s goes to %q", few.Addresses[0].Addr, m.To)
 		}
 	}
 	// Who does not have the address does not take it; who is alone keeps it.
 	a := in.Addresses[8].Addr
-	in.Nodes[1].HandsOver, in.Nodes[2].HandsOver, in.Nodes[0].IsExcluded = a, a, true
+	in.Nodes[1].AddressToHandOver, in.Nodes[2].AddressToHandOver, in.Nodes[0].IsExcluded = a, a, true
 	if result, _ := placement.Settle(in); !slices.Equal(result.NodesOf(&in, a), []string{"a"}) {
 		t.Errorf("%s is on %v", a, result.NodesOf(&in, a))
 	}

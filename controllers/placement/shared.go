@@ -88,7 +88,7 @@ func reportSpreadSeconds(nodes int) int32 {
 // to choose.
 func SameAddresses(a, b []v1.AnnouncedAddress) bool {
 	sorted := func(entries []v1.AnnouncedAddress) []v1.AnnouncedAddress {
-		return slices.SortedFunc(slices.Values(entries), byAddress)
+		return slices.SortedFunc(slices.Values(entries), compareByAddress)
 	}
 	return equality.Semantic.DeepEqual(sorted(a), sorted(b))
 }

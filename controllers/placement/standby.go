@@ -26,8 +26,8 @@ type standbyKey struct{ watcher, watched, watchedInterface, iface string }
 // StandbyPlan is a standby that a node, the watcher, is to have.
 type StandbyPlan struct {
 	Watcher string
-	// Key is the same for as long as the watcher watches the same node on the same link.
-	Key     string
+	// LinkKey is the same for as long as the watcher watches the same node on the same link.
+	LinkKey string
 	Standby v1.Standby // with all addresses, sorted
 }
 
@@ -38,7 +38,7 @@ func (p *StandbyPlan) Announcements() map[string]*v1.AnnouncementSpec {
 		one.Addresses = part
 		return &v1.AnnouncementSpec{NodeName: p.Watcher, Standby: &one}
 	}
-	return distribute(p.Watcher, "standby", p.Key, p.Standby.Addresses, specOf)
+	return distribute(p.Watcher, "standby", p.LinkKey, p.Standby.Addresses, specOf)
 }
 
 // distribute distributes the addresses of a node's plan over as many objects as they need, of which specOf
@@ -97,7 +97,7 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 		plans = append(plans, p.planStandby(key, entries))
 	}
 	slices.SortFunc(plans, func(a, b StandbyPlan) int {
-		return cmp.Or(cmp.Compare(a.Watcher, b.Watcher), cmp.Compare(a.Key, b.Key))
+		return cmp.Or(cmp.Compare(a.Watcher, b.Watcher), cmp.Compare(a.LinkKey, b.LinkKey))
 	})
 	return plans
 }
@@ -126,7 +126,7 @@ func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) Standb
 		}
 	}
 	return StandbyPlan{
-		Watcher: key.watcher, Key: strings.Join([]string{key.watched, key.watchedInterface, key.iface}, "/"),
+		Watcher: key.watcher, LinkKey: strings.Join([]string{key.watched, key.watchedInterface, key.iface}, "/"),
 		Standby: standby,
 	}
 }

@@ -44,7 +44,7 @@ func TestPlanStandbys(t *testing.T) {
 		plan, other := plans[i], map[string]string{"b": "c", "c": "b"}[watcher]
 		witnesses := plan.Standby.Witnesses
 		plan.Standby.Witnesses = nil
-		want := placement.StandbyPlan{Watcher: watcher, Key: "a/eth0/eth0", Standby: v1.Standby{
+		want := placement.StandbyPlan{Watcher: watcher, LinkKey: "a/eth0/eth0", Standby: v1.Standby{
 			Watched: reached("a"), Interface: "eth0", OtherSuccessors: []v1.StandbyNode{reached(other)},
 			Addresses: []v1.StandbyAddress{address},
 		}}
@@ -169,7 +169,7 @@ func TestManyOthers(t *testing.T) {
 // TestStandbyAnnouncements distributes 250 addresses over three objects, whose names suit
 // nodes with the longest names.
 func TestStandbyAnnouncements(t *testing.T) {
-	plan := placement.StandbyPlan{Watcher: strings.Repeat("node.", 50), Key: "a/eth0/eth0"}
+	plan := placement.StandbyPlan{Watcher: strings.Repeat("node.", 50), LinkKey: "a/eth0/eth0"}
 	for i := range 250 {
 		plan.Standby.Addresses = append(plan.Standby.Addresses, v1.StandbyAddress{Address: fmt.Sprintf("10.0.0.%d", i)})
 	}
@@ -186,7 +186,7 @@ func TestStandbyAnnouncements(t *testing.T) {
 	if len(named) != 3 || len(count) != 250 || slices.Max(slices.Collect(maps.Values(count))) != 1 {
 		t.Errorf("%d objects, %d addresses", len(named), len(count))
 	}
-	plan.Key = "b/eth0/eth0"
+	plan.LinkKey = "b/eth0/eth0"
 	for name := range plan.Announcements() {
 		if named[name] != nil {
 			t.Errorf("two watched nodes have %s", name)
@@ -197,7 +197,7 @@ func TestStandbyAnnouncements(t *testing.T) {
 // TestStandbyNames checks the names of the objects: another version of the manager finds them by these.
 func TestStandbyNames(t *testing.T) {
 	plan := placement.StandbyPlan{
-		Watcher: "node1", Key: "a/eth0/eth0",
+		Watcher: "node1", LinkKey: "a/eth0/eth0",
 		Standby: v1.Standby{Addresses: make([]v1.StandbyAddress, 2*v1.MaxAddressesPerAnnouncement+50)},
 	}
 	got := map[string]int{}

@@ -35,7 +35,7 @@ func CountStates(inputs *Inputs, unplaced map[netip.Addr]Explanation) map[v1.Add
 		if !renews[node] {
 			states = expired
 		}
-		states[addr] = better(states[addr], cmp.Or(state, v1.StatePending))
+		states[addr] = betterState(states[addr], cmp.Or(state, v1.StatePending))
 	}
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
@@ -79,8 +79,8 @@ func CountStates(inputs *Inputs, unplaced map[netip.Addr]Explanation) map[v1.Add
 	return counts
 }
 
-// better is that of two states that comes first in States. The first of them may be empty.
-func better(a, b v1.AddressState) v1.AddressState {
+// betterState is that of two states that comes first in States. The first of them may be empty.
+func betterState(a, b v1.AddressState) v1.AddressState {
 	if a == "" || slices.Index(States, b) < slices.Index(States, a) {
 		return b
 	}

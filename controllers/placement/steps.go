@@ -6,13 +6,13 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// step is how far an agent has come with its entry for a Local address.
-type step int
+// entryStep is how far an agent has come with its entry for a Local address.
+type entryStep int
 
 const (
 	// stepGiven is that the node was given the address, and its agent has not reported what
 	// became of that.
-	stepGiven step = iota
+	stepGiven entryStep = iota
 	// stepWaiting is that the agent has reported why it does not announce the address: another
 	// station answers for it, or the agent has yielded it.
 	stepWaiting
@@ -33,7 +33,7 @@ const (
 type assignment struct {
 	*Entry
 	node *Node // nil if nothing is known of the node
-	step step
+	step entryStep
 	// isOverdue is that the agent has had the time to come further, if it acts at all.
 	isOverdue bool
 }
@@ -58,7 +58,7 @@ func (p *placer) assignmentOf(e *Entry) assignment {
 	return as
 }
 
-func stepOf(e *Entry) step {
+func stepOf(e *Entry) entryStep {
 	switch {
 	case e.ReportedState == v1.StateFailed:
 		return stepFailed

@@ -40,12 +40,12 @@ func (inputs *Inputs) AddClaims(claims []SuccessorClaim) {
 	if len(claims) == 0 {
 		return
 	}
-	entryOf, namedBy := map[entryKey]*Entry{}, map[claimKey]string{}
+	entryOf, namedBy := map[entryKey]*Entry{}, map[epochKey]string{}
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
 		entryOf[entryKey{e.Node, e.Addr}] = e
 		for _, s := range e.Spec.Successors {
-			namedBy[claimKey{entryKey{s.NodeName, e.Addr}, s.Epoch}] = e.Node
+			namedBy[epochKey{entryKey{s.NodeName, e.Addr}, s.Epoch}] = e.Node
 		}
 	}
 	for _, c := range claims {
@@ -57,7 +57,7 @@ func (inputs *Inputs) AddClaims(claims []SuccessorClaim) {
 			}
 			inputs.LingeringReports[c.Addr] = append(inputs.LingeringReports[c.Addr], LingeringReport{Node: c.Node})
 		}
-		holder, isNamed := namedBy[claimKey{key, c.Epoch}]
+		holder, isNamed := namedBy[epochKey{key, c.Epoch}]
 		switch {
 		case e != nil && e.Spec.Epoch == c.Epoch:
 			e.ReportedState = cmp.Or(e.ReportedState, v1.StateAnnounced)
@@ -126,7 +126,7 @@ func (p *placer) decideByClaim(a *Address, s *situation) bool {
 	default:
 		s.phase = Contested
 	}
-	s.claim, s.namedBy = c, e
+	s.claim, s.reservedBy = c, e
 	return true
 }
 
@@ -135,12 +135,12 @@ func (p *placer) decideByClaim(a *Address, s *situation) bool {
 // or still says that it announces the address: then it gets an epoch above all claims, which
 // thereby end.
 func (p *placer) keepContested(a *Address, s situation) {
-	spec := s.namedBy.Spec
+	spec := s.reservedBy.Spec
 	by := v1.Successor{NodeName: s.claim.Node, Epoch: s.claim.Epoch}
 	isAsked := spec.ContestedBy != nil && *spec.ContestedBy == by
 	switch {
-	case s.namedBy.node.Liveness == Expired: // its agent has time to renew
-	case isAsked && s.namedBy.IsObserved && s.namedBy.ReportedState == v1.StateAnnounced:
+	case s.reservedBy.node.Liveness == Expired: // its agent has time to renew
+	case isAsked && s.reservedBy.IsObserved && s.reservedBy.ReportedState == v1.StateAnnounced:
 		spec.Epoch, spec.ClaimPolicy, spec.HandingOver = p.highestEpoch(a.Addr)+1, v1.ClaimProbe, false
 		spec.Successors, spec.ContestedBy = nil, nil
 	default:
@@ -149,7 +149,7 @@ func (p *placer) keepContested(a *Address, s situation) {
 			spec.ContestedBy = &by
 		}
 	}
-	p.keepEntry(s.namedBy.node, a, spec)
+	p.keepEntry(s.reservedBy.node, a, spec)
 }
 
 // adoptClaim gives an address to the node that has claimed it, with the epoch of the claim.
@@ -157,7 +157,7 @@ func (p *placer) keepContested(a *Address, s situation) {
 // address only if no device answers for it. The entry of the last holder stays until the claim
 // is stored, and changes before that: so no two leaders decide about the address at once.
 func (p *placer) adoptClaim(a *Address, s situation) {
-	c, last := s.claim, s.namedBy
+	c, last := s.claim, s.reservedBy
 	claimer, holder := p.nodeByName[c.Node], last.node
 	spec := p.newEntry(a, claimer)
 	spec.Epoch, spec.HighestEpoch = c.Epoch, p.highestEpoch(a.Addr)

@@ -199,5 +199,5 @@ func (p *placer) keepSharedUntilObserved(a *Address, mask int32) {
 }
 
 func (p *placer) addSharedEntry(lbNodeAgent string, a *Address, e v1.AnnouncedAddress) {
-	p.result.SharedEntries[lbNodeAgent] = append(p.result.SharedEntries[lbNodeAgent], a.placed(e))
+	p.result.SharedEntries[lbNodeAgent] = append(p.result.SharedEntries[lbNodeAgent], a.placedEntry(e))
 }

@@ -42,7 +42,7 @@ func AdmitGroup(
 	if len(withPolicyLocal) > 0 && len(peers) > 0 && group.Type == v1.PoolTypeRemote && MakesSharedRoutes(&group) {
 		warnings = append(warnings, fmt.Sprintf(
 			"aggregation: the group's routes lead to more addresses than one, and externalTrafficPolicy of %s is Local: nodes "+
-				"advertise a route for each address besides", textlimit.List(withPolicyLocal, maxNamed, ", "),
+				"advertise a route for each address besides", textlimit.List(withPolicyLocal, maxNamedInMessage, ", "),
 		))
 	}
 	if bgp := rulesOf(sg); bgp != nil {
@@ -106,13 +106,14 @@ func saysTheSame(a, b *v1.ServiceGroupBGP) bool {
 		if n.Advertise != nil && *n.Advertise {
 			n.Advertise = nil
 		}
-		n.Peers, n.Communities, n.LargeCommunities = sorted(n.Peers), sorted(n.Communities), sorted(n.LargeCommunities)
+		n.Peers, n.Communities = sortedCopy(n.Peers), sortedCopy(n.Communities)
+		n.LargeCommunities = sortedCopy(n.LargeCommunities)
 		return n
 	}
 	return equality.Semantic.DeepEqual(normal(a), normal(b))
 }
 
-func sorted[T ~string](s []T) []T {
+func sortedCopy[T ~string](s []T) []T {
 	s = slices.Clone(s)
 	slices.Sort(s)
 	return s

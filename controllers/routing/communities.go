@@ -16,8 +16,8 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// asking is an address, and the communities that the routes to it are to have, as its Service asks.
-type asking struct {
+// communityRequest is an address, and the communities that the routes to it are to have, as its Service asks.
+type communityRequest struct {
 	addr        netip.Addr
 	group       string
 	communities v1.RouteCommunities
@@ -32,7 +32,7 @@ func (r *ruler) addServiceCommunities(out *rules) {
 	addresses := map[string]*netipx.IPSetBuilder{}
 	communities := map[string]v1.RouteCommunities{}
 	leftOut := map[string][]string{}
-	for i, a := range r.askings() {
+	for i, a := range r.communityRequests() {
 		key := fmt.Sprint(a.communities)
 		b := addresses[key]
 		if i >= v1.MaxServiceCommunityAddresses || b == nil && len(addresses) == v1.MaxServiceCommunities {
@@ -47,28 +47,28 @@ func (r *ruler) addServiceCommunities(out *rules) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(addresses)) {
 		entry := v1.ServiceCommunities{RouteCommunities: communities[key]}
-		for _, of := range built(addresses[key]).Ranges() {
+		for _, of := range buildSet(addresses[key]).Ranges() {
 			entry.Addresses = append(entry.Addresses, textOf(of))
 		}
 		out.serviceCommunities = append(out.serviceCommunities, entry)
 	}
 	for group, addrs := range leftOut {
 		if _, isKnown := r.groupByName[group]; isKnown && out.conditions[group].Status != metav1.ConditionFalse {
-			out.conditions[group] = tooManyCommunities(addrs)
+			out.conditions[group] = tooManyCommunitiesCondition(addrs)
 		}
 	}
 }
 
-// askings returns the addresses whose Services get communities, those of the oldest Services first. What an address
-// had stays while nodes are about to withdraw it, and after its ServiceGroup was deleted.
-func (r *ruler) askings() []asking {
+// communityRequests returns the addresses whose Services get communities, those of the oldest Services first. What an
+// address had stays while nodes are about to withdraw it, and after its ServiceGroup was deleted.
+func (r *ruler) communityRequests() []communityRequest {
 	type request struct{ group, list string }
 	granted := map[request]v1.RouteCommunities{}
 	stored := r.storedCommunities()
-	var askings []asking
+	var requests []communityRequest
 	add := func(addr netip.Addr, group string, communities v1.RouteCommunities, created time.Time) {
 		if !communities.IsEmpty() {
-			askings = append(askings, asking{addr, group, communities, created})
+			requests = append(requests, communityRequest{addr, group, communities, created})
 		}
 	}
 	for addr, a := range r.VirtualAddresses {
@@ -90,8 +90,10 @@ func (r *ruler) askings() []asking {
 			}
 		}
 	}
-	slices.SortFunc(askings, func(a, b asking) int { return cmp.Or(a.created.Compare(b.created), a.addr.Compare(b.addr)) })
-	return askings
+	slices.SortFunc(requests, func(a, b communityRequest) int {
+		return cmp.Or(a.created.Compare(b.created), a.addr.Compare(b.addr))
+	})
+	return requests
 }
 
 // storedCommunities returns the communities of addresses in NodeRoutings, of which all have the same: as the first
@@ -113,14 +115,14 @@ func (r *ruler) storedCommunities() map[netip.Addr]v1.RouteCommunities {
 	return stored
 }
 
-func tooManyCommunities(addrs []string) metav1.Condition {
+func tooManyCommunitiesCondition(addrs []string) metav1.Condition {
 	slices.Sort(addrs)
 	return metav1.Condition{
 		Type: v1.ConditionGroupAdvertised, Status: metav1.ConditionTrue, Reason: v1.ReasonTooManyCommunities,
 		Message: fmt.Sprintf(
 			"the routes to %s are without the communities for which their Services ask: a node can follow %d different sets "+
 				"of communities, for %d addresses, and those of older Services count",
-			textlimit.List(addrs, maxNamed, ", "), v1.MaxServiceCommunities, v1.MaxServiceCommunityAddresses,
+			textlimit.List(addrs, maxNamedInMessage, ", "), v1.MaxServiceCommunities, v1.MaxServiceCommunityAddresses,
 		),
 	}
 }

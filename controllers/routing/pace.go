@@ -31,8 +31,8 @@ type Paced struct {
 	// Turn is whose turn it is now, and Wait in how long it is over at the latest; 0 if it is nobody's.
 	Turn Turn
 	Wait time.Duration
-	// Waiting are the nodes on which a BGPPeer's settings are to change later, by name of the BGPPeer.
-	Waiting map[string][]string
+	// NodesWaiting are the nodes on which a BGPPeer's settings are to change later, by name of the BGPPeer.
+	NodesWaiting map[string][]string
 }
 
 // Pace lets nodes open sessions anew one at a time: a session that begins anew may cost its routes, and a
@@ -40,7 +40,7 @@ type Paced struct {
 // one before are up again, or when turnTime is over. Neighbours that come or go do not wait, nor what
 // changes while a session goes on, nor sessions that are down anyway.
 func Pace(specs map[string]v1.NodeRoutingSpec, stored map[string]*v1.NodeRouting, turn Turn, now time.Time) Paced {
-	p := Paced{Specs: maps.Clone(specs), Turn: turn, Waiting: map[string][]string{}}
+	p := Paced{Specs: maps.Clone(specs), Turn: turn, NodesWaiting: map[string][]string{}}
 	pending := map[string][]v1.RoutingPeer{}
 	for node, spec := range specs {
 		if peers := peersToReopen(spec, stored[node]); len(peers) > 0 {
@@ -64,7 +64,7 @@ func Pace(specs map[string]v1.NodeRoutingSpec, stored map[string]*v1.NodeRouting
 			p.Specs[node] = withFormerSettings(specs[node], pending[node])
 			for _, peer := range pending[node] {
 				name := specs[node].Peers[indexOfNeighbour(specs[node].Peers, &peer)].Name
-				p.Waiting[name] = append(p.Waiting[name], node)
+				p.NodesWaiting[name] = append(p.NodesWaiting[name], node)
 			}
 		}
 	}

@@ -113,7 +113,7 @@ func TestPace(t *testing.T) {
 			if diff := cmp.Diff(row.want, w.write(paced.Specs)); diff != "" {
 				t.Errorf("written (-want +got):\n%s", diff)
 			}
-			if got := len(paced.Waiting["p"]); got != row.waiting {
+			if got := len(paced.NodesWaiting["p"]); got != row.waiting {
 				t.Errorf("%d nodes wait, not %d", got, row.waiting)
 			}
 		})
@@ -172,7 +172,7 @@ func TestPaceKeepsTheRest(t *testing.T) {
 	spec.Groups = []v1.RoutingGroup{{Name: "g"}}
 	w.specs["n2"] = spec
 	paced := routing.Pace(w.specs, w.stored, routing.Turn{}, time.Unix(1000, 0))
-	if diff := cmp.Diff(map[string][]string{"q": {"n2", "n3"}}, paced.Waiting); diff != "" {
+	if diff := cmp.Diff(map[string][]string{"q": {"n2", "n3"}}, paced.NodesWaiting); diff != "" {
 		t.Errorf("waiting (-want +got):\n%s", diff)
 	}
 	got := paced.Specs["n2"]

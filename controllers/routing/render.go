@@ -30,8 +30,8 @@ type Result struct {
 	Peers map[string]*PeerResult
 	// Groups are the conditions Advertised of ServiceGroups that are to have one, by name.
 	Groups map[string]metav1.Condition
-	// Unknown says which addresses are withheld because nobody knows their ServiceGroup.
-	Unknown string
+	// WithheldUnknown says which addresses are withheld because nobody knows their ServiceGroup.
+	WithheldUnknown string
 	// IsProvisional is that some rules are there only until agents have withdrawn addresses.
 	IsProvisional bool
 }
@@ -97,10 +97,10 @@ func Render(in Inputs) Result {
 	}
 	slices.Sort(r.LBNodeAgents)
 	rules := decideRules(&in)
-	r.Groups, r.Unknown, r.IsProvisional = rules.conditions, rules.unknown, rules.isProvisional
-	if rules.unknown != "" {
+	r.Groups, r.WithheldUnknown, r.IsProvisional = rules.conditions, rules.withheldUnknown, rules.isProvisional
+	if rules.withheldUnknown != "" {
 		for _, p := range r.Peers {
-			p.Problems = append(p.Problems, rules.unknown)
+			p.Problems = append(p.Problems, rules.withheldUnknown)
 		}
 	}
 	for i := range in.Nodes {

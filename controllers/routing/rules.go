@@ -50,8 +50,8 @@ type rules struct {
 	withheld           []string
 	// conditions are what there is to say of ServiceGroups, by name, and unknown of addresses whose
 	// ServiceGroup nobody knows.
-	conditions map[string]metav1.Condition
-	unknown    string
+	conditions      map[string]metav1.Condition
+	withheldUnknown string
 	// isProvisional is that some rules are there only until agents have withdrawn addresses.
 	isProvisional bool
 }
@@ -114,11 +114,11 @@ func decideRules(in *Inputs) rules {
 	out := rules{conditions: map[string]metav1.Condition{}}
 	for i := range in.Groups {
 		if g := &in.Groups[i]; len(g.Ranges) > 0 && g.BGP != nil && in.lacksAllPeers(g.BGP.Peers) {
-			out.conditions[g.Name] = noSuchPeer(g.BGP.Peers)
+			out.conditions[g.Name] = noSuchPeerCondition(g.BGP.Peers)
 		}
 	}
 	for _, c := range candidates[len(fitting):] {
-		out.conditions[c.Name] = tooManyGroups(&c)
+		out.conditions[c.Name] = tooManyGroupsCondition(&c)
 		if !c.isPlain {
 			withheld.AddSet(setOf(c.Ranges))
 		}
@@ -129,12 +129,12 @@ func decideRules(in *Inputs) rules {
 	for _, c := range fitting {
 		out.groups = append(out.groups, c.RoutingGroup)
 		if _, isBad := out.conditions[c.Name]; c.HostRoutes && !isBad {
-			out.conditions[c.Name] = hostRoutes()
+			out.conditions[c.Name] = hostRoutesCondition()
 		}
 	}
 	r.addServiceCommunities(&out)
-	out.withheld = textlimit.Texts(bounded(built(&withheld).Ranges(), v1.MaxWithheldRanges))
-	out.unknown = describeUnknown(unknown)
+	out.withheld = textlimit.Texts(boundRanges(buildSet(&withheld).Ranges(), v1.MaxWithheldRanges))
+	out.withheldUnknown = describeUnknown(unknown)
 	out.isProvisional = in.AreAgentsBehind &&
 		(len(r.storedGroups) > 0 || len(r.withheld.Ranges()) > 0 || len(out.serviceCommunities) > 0)
 	return out
@@ -212,11 +212,11 @@ func (r *ruler) addressesOutsidePools() (byGroup map[string]*netipx.IPSet, unkno
 	}
 	byGroup = map[string]*netipx.IPSet{}
 	for name, b := range builders {
-		if set := built(b); len(set.Ranges()) > 0 {
+		if set := buildSet(b); len(set.Ranges()) > 0 {
 			byGroup[name] = set
 		}
 	}
-	return byGroup, built(&unknownBuilder)
+	return byGroup, buildSet(&unknownBuilder)
 }
 
 // withoutPools returns the addresses of a set that the manager allocates from no group.
@@ -226,7 +226,7 @@ func (r *ruler) withoutPools(set *netipx.IPSet) *netipx.IPSet {
 	for _, set := range r.setByName {
 		b.RemoveSet(set)
 	}
-	return built(&b)
+	return buildSet(&b)
 }
 
 // groupOf returns the name of the group that an address was allocated from. Of an address that no
@@ -271,7 +271,7 @@ func routingGroup(g *Group, ranges []string) v1.RoutingGroup {
 	return rule
 }
 
-func tooManyGroups(c *candidate) metav1.Condition {
+func tooManyGroupsCondition(c *candidate) metav1.Condition {
 	what := "its addresses are not advertised"
 	if c.isPlain {
 		what = "no routes for single addresses are advertised"
@@ -292,17 +292,17 @@ func (in *Inputs) lacksAllPeers(names []string) bool {
 	})
 }
 
-func noSuchPeer(names []string) metav1.Condition {
+func noSuchPeerCondition(names []string) metav1.Condition {
 	return metav1.Condition{
 		Type: v1.ConditionGroupAdvertised, Status: metav1.ConditionFalse, Reason: v1.ReasonNoSuchPeer,
 		Message: fmt.Sprintf(
 			"its addresses are advertised to nobody: there is no BGPPeer %s, which spec.bgp.peers names",
-			textlimit.List(names, maxNamed, ", "),
+			textlimit.List(names, maxNamedInMessage, ", "),
 		),
 	}
 }
 
-func hostRoutes() metav1.Condition {
+func hostRoutesCondition() metav1.Condition {
 	return metav1.Condition{
 		Type: v1.ConditionGroupAdvertised, Status: metav1.ConditionTrue, Reason: v1.ReasonHostRoutes,
 		Message: "Services with externalTrafficPolicy Local have addresses of the group, and its routes lead to more " +
@@ -323,13 +323,13 @@ func describeUnknown(unknown *netipx.IPSet) string {
 	}
 	return fmt.Sprintf(
 		"not advertised: %s, as the ServiceGroup does not exist any more that says how: create it again, or delete the "+
-			"Services", strings.Join(textlimit.First(texts, maxNamed), ", "),
+			"Services", strings.Join(textlimit.First(texts, maxNamedInMessage), ", "),
 	)
 }
 
-// bounded returns ranges that contain all of the given ones, at most so many: instead of those that are
+// boundRanges returns ranges that contain all of the given ones, at most so many: instead of those that are
 // too many of a family, the last one becomes longer.
-func bounded(ranges []netipx.IPRange, most int) []netipx.IPRange {
+func boundRanges(ranges []netipx.IPRange, most int) []netipx.IPRange {
 	if len(ranges) <= most {
 		return ranges
 	}
@@ -362,11 +362,11 @@ func setOf(texts []string) *netipx.IPSet {
 			b.Add(a)
 		}
 	}
-	return built(&b)
+	return buildSet(&b)
 }
 
-// built returns the set that a builder has: only ranges that are not valid would be an error.
-func built(b *netipx.IPSetBuilder) *netipx.IPSet {
+// buildSet returns the set that a builder has: only ranges that are not valid would be an error.
+func buildSet(b *netipx.IPSetBuilder) *netipx.IPSet {
 	set, err := b.IPSet()
 	if err != nil {
 		return &netipx.IPSet{}

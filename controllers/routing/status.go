@@ -13,8 +13,8 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// maxNamed is how many of several things a message names.
-const maxNamed = 8
+// maxNamedInMessage is how many of several things a message names.
+const maxNamedInMessage = 8
 
 // maxMessage is the longest message of a condition.
 const maxMessage = 4096
@@ -26,7 +26,7 @@ func PeerStatus(p *v1.BGPPeer, result *PeerResult, routings map[string]*v1.NodeR
 	var down []string
 	for _, node := range result.SelectedNodes {
 		status.DesiredSessions += int32(result.SessionsByNode[node]) //nolint:gosec // at most 32
-		established, why := sessionsOf(p.Name, routings[node], result.SessionsByNode[node])
+		established, why := countEstablished(p.Name, routings[node], result.SessionsByNode[node])
 		status.EstablishedSessions += established
 		if why != "" {
 			down = append(down, node+": "+why)
@@ -53,7 +53,7 @@ func verdictOf(
 ) (reason, message string) {
 	also := ""
 	if len(result.Problems) > 0 {
-		also = "; " + strings.Join(textlimit.First(result.Problems, maxNamed), "; ")
+		also = "; " + strings.Join(textlimit.First(result.Problems, maxNamedInMessage), "; ")
 	}
 	switch {
 	case len(result.Errors) > 0:
@@ -64,7 +64,7 @@ func verdictOf(
 		return v1.ReasonPeerConflict,
 			fmt.Sprintf(
 				"an older BGPPeer has the same neighbour on %s: select other nodes, or delete one of the two%s",
-				textlimit.List(result.Conflicts, maxNamed, ", "), also,
+				textlimit.List(result.Conflicts, maxNamedInMessage, ", "), also,
 			)
 	case result.LacksSecret:
 		return v1.ReasonSecretMissing, fmt.Sprintf(
@@ -80,16 +80,18 @@ func verdictOf(
 		return v1.ReasonNoNeighbor, "no node has this neighbour" + also
 	case status.EstablishedSessions < status.DesiredSessions:
 		return v1.ReasonSessionsDown,
-			fmt.Sprintf("%s sessions are up; %s%s", status.Sessions, strings.Join(textlimit.First(down, maxNamed), "; "), also)
+			fmt.Sprintf(
+				"%s sessions are up; %s%s", status.Sessions, strings.Join(textlimit.First(down, maxNamedInMessage), "; "), also,
+			)
 	case len(result.Problems) > 0:
 		return v1.ReasonDegraded, fmt.Sprintf("%s sessions are up%s", status.Sessions, also)
 	}
 	return v1.ReasonEstablished, fmt.Sprintf("%s sessions are up", status.Sessions)
 }
 
-// sessionsOf counts the sessions of a BGPPeer that a node's speaker reports as up, and says why
+// countEstablished counts the sessions of a BGPPeer that a node's speaker reports as up, and says why
 // not all are.
-func sessionsOf(peer string, routing *v1.NodeRouting, desired int) (established int32, why string) {
+func countEstablished(peer string, routing *v1.NodeRouting, desired int) (established int32, why string) {
 	if desired == 0 {
 		return 0, ""
 	}

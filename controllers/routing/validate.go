@@ -94,7 +94,7 @@ func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 			warnings = append(
 				warnings,
 				fmt.Sprintf(
-					"spec.myASNLabel: not the number of an autonomous system on %s", textlimit.List(lacking, maxNamed, ", "),
+					"spec.myASNLabel: not the number of an autonomous system on %s", textlimit.List(lacking, maxNamedInMessage, ", "),
 				),
 			)
 		}
@@ -111,7 +111,7 @@ func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 				warnings,
 				fmt.Sprintf(
 					"spec.sourceInterface: %s is the virtual interface of %s: its addresses are those of Services, and no session "+
-						"comes from them", iface, textlimit.List(virtual, maxNamed, ", "),
+						"comes from them", iface, textlimit.List(virtual, maxNamedInMessage, ", "),
 				),
 			)
 		}
@@ -119,12 +119,12 @@ func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 	for i := range peers {
 		if other := &peers[i]; other.Name != p.Name && other.Namespace == p.Namespace && p.Spec.PeerAddress != "" &&
 			other.Spec.PeerAddress == p.Spec.PeerAddress {
-			if both := bothSelect(p, other, nodes); len(both) > 0 {
+			if both := nodesOfBoth(p, other, nodes); len(both) > 0 {
 				warnings = append(
 					warnings,
 					fmt.Sprintf(
 						"spec.peerAddress: BGPPeer %s has this neighbour on %s already: the older of the two counts there", other.Name,
-						textlimit.List(both, maxNamed, ", "),
+						textlimit.List(both, maxNamedInMessage, ", "),
 					),
 				)
 			}
@@ -133,7 +133,7 @@ func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 	return warnings
 }
 
-func bothSelect(p, other *v1.BGPPeer, nodes []Node) []string {
+func nodesOfBoth(p, other *v1.BGPPeer, nodes []Node) []string {
 	var both []string
 	others := selectNodes(other, nodes)
 	for _, n := range selectNodes(p, nodes) {

@@ -192,14 +192,15 @@ func (k *known) observed(now time.Time, isRecorded func(ownedAddress) bool) plan
 		address := plan.Address(a.facts)
 		address.Interface, address.Prefix = name, a.key.prefix
 		address.IsOurs = address.IsOurs || isRecorded(ownedAddress{a.key.interfaceIndex, a.key.prefix})
-		address.Valid, address.Preferred = left(address.Valid, now.Sub(a.at)), left(address.Preferred, now.Sub(a.at))
+		address.Valid = lifetimeLeft(address.Valid, now.Sub(a.at))
+		address.Preferred = lifetimeLeft(address.Preferred, now.Sub(a.at))
 		o.Addresses = append(o.Addresses, address)
 	}
 	return o
 }
 
-// left returns what is left of a lifetime after a time, in whole seconds, as the kernel does.
-func left(lifetime, after time.Duration) time.Duration {
+// lifetimeLeft returns what is left of a lifetime after a time, in whole seconds, as the kernel does.
+func lifetimeLeft(lifetime, after time.Duration) time.Duration {
 	if lifetime == plan.Forever {
 		return lifetime
 	}

@@ -339,7 +339,7 @@ func TestLeft(t *testing.T) {
 		{300 * time.Second, 9900 * time.Millisecond, 291 * time.Second},
 		{5 * time.Second, 9 * time.Second, 0},
 	} {
-		if got := left(c.lifetime, c.after); got != c.want {
+		if got := lifetimeLeft(c.lifetime, c.after); got != c.want {
 			t.Errorf("of %s after %s: %s, want %s", c.lifetime, c.after, got, c.want)
 		}
 	}

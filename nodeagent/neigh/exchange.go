@@ -26,10 +26,10 @@ type Exchange struct {
 	iface    string
 	id       uint16
 	token    [8]byte
-	// echoes and claims are sockets for the answers, claims those for ARP and for neighbour
+	// echoSockets and claimSockets are for the answers, claimSockets those for ARP and for neighbour
 	// advertisements.
-	echoes, claims []*os.File
-	buffer         []byte
+	echoSockets, claimSockets []*os.File
+	buffer                    []byte
 }
 
 // Heard is an answer: an echo, or else a claim.
@@ -63,18 +63,20 @@ func (e *Ethernet) OpenExchange(iface string) (*Exchange, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open an exchange on %s: %w", iface, err), x.Close())
 		}
-		x.echoes = append(x.echoes, echoes)
+		x.echoSockets = append(x.echoSockets, echoes)
 		claims, err := openPacketSocket(nic, claimType, claimFilter(nic, is6, nil))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open an exchange on %s: %w", iface, err), x.Close())
 		}
-		x.claims = append(x.claims, claims)
+		x.claimSockets = append(x.claimSockets, claims)
 	}
 	return x, nil
 }
 
 // Close closes the sockets.
-func (x *Exchange) Close() error { return errors.Join(closeAll(x.echoes), closeAll(x.claims)) }
+func (x *Exchange) Close() error {
+	return errors.Join(closeAll(x.echoSockets), closeAll(x.claimSockets))
+}
 
 // SendEcho sends an echo request to one station. It does not wait.
 func (x *Exchange) SendEcho(addr, sender netip.Addr, station MAC, number uint16) error {
@@ -92,18 +94,18 @@ func (x *Exchange) SendEcho(addr, sender netip.Addr, station MAC, number uint16)
 // others. It returns ErrLost if there may be more.
 func (x *Exchange) Drain(heard func(Heard)) error {
 	var errs error
-	for _, s := range x.echoes {
+	for _, s := range x.echoSockets {
 		errs = errors.Join(errs, x.drain(s, func(frame []byte) {
 			if e, err := ParseEcho(frame); err == nil && e.ID == x.id && e.Token == x.token {
 				heard(Heard{Number: e.Number, IsEcho: true, Addr: e.Addr, MAC: e.MAC})
 			}
 		}))
 	}
-	for _, s := range x.claims {
+	for _, s := range x.claimSockets {
 		errs = errors.Join(errs, x.drain(s, func(frame []byte) {
 			if m, err := Parse(frame); err == nil {
 				if own, err := x.ethernet.isOwn(m.MAC); err == nil && !own {
-					heard(Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.Direct && m.Kind != Request && !m.Gratuitous})
+					heard(Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.IsDirect && m.Kind != Request && !m.IsGratuitous})
 				}
 			}
 		}))

@@ -121,7 +121,7 @@ func TestFaultFabricAnswersForTheDead(t *testing.T) {
 			}
 			select {
 			case m := <-heard:
-				if m.Addr == q.Addr && m.MAC == neighbourMAC && m.Direct && !m.Gratuitous {
+				if m.Addr == q.Addr && m.MAC == neighbourMAC && m.IsDirect && !m.IsGratuitous {
 					return true
 				}
 			case <-time.After(20 * time.Millisecond):

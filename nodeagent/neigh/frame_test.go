@@ -348,7 +348,7 @@ func FuzzRoundTrip(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := Message{Kind: kind, Addr: addr, MAC: MAC(source), Gratuitous: true, Override: addr.Is6()}
+		want := Message{Kind: kind, Addr: addr, MAC: MAC(source), IsGratuitous: true, Override: addr.Is6()}
 		if got, err := Parse(frame); err != nil || got != want {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}

@@ -25,13 +25,13 @@ type Message struct {
 	Addr netip.Addr
 	// MAC is where the address is, as the message claims.
 	MAC MAC
-	// Gratuitous means that the message answers no question: an ARP announcement, or an
+	// IsGratuitous means that the message answers no question: an ARP announcement, or an
 	// unsolicited advertisement.
-	Gratuitous bool
+	IsGratuitous bool
 	// Override is the flag of an advertisement.
 	Override bool
-	// Direct means that the frame was for one station, and not for all: usually an answer.
-	Direct bool
+	// IsDirect means that the frame was for one station, and not for all: usually an answer.
+	IsDirect bool
 }
 
 // errNoClaim means that a frame claims no address for any station.
@@ -55,7 +55,7 @@ func Parse(frame []byte) (Message, error) {
 	if err != nil || !m.MAC.isStation() {
 		return Message{}, errNoClaim
 	}
-	m.Direct = !isGroup(frame[0])
+	m.IsDirect = !isGroup(frame[0])
 	return m, nil
 }
 
@@ -69,7 +69,7 @@ func parseARP(p []byte) (Message, error) {
 	if sender.IsUnspecified() {
 		return Message{}, errNoClaim
 	}
-	m := Message{Addr: sender, MAC: MAC(p[8:14]), Gratuitous: sender == target}
+	m := Message{Addr: sender, MAC: MAC(p[8:14]), IsGratuitous: sender == target}
 	switch binary.BigEndian.Uint16(p[6:]) {
 	case arpRequest:
 		m.Kind = Request
@@ -103,7 +103,7 @@ func parseAdvertisement(source MAC, p []byte) (Message, error) {
 		return Message{}, errNoClaim
 	}
 	m := Message{
-		Kind: Advertisement, Addr: target, MAC: source, Gratuitous: !solicited, Override: icmp[4]&flagOverride != 0,
+		Kind: Advertisement, Addr: target, MAC: source, IsGratuitous: !solicited, Override: icmp[4]&flagOverride != 0,
 	}
 	for options := icmp[lengthND:]; len(options) > 0; {
 		if len(options) < 8 || options[1] == 0 || len(options) < int(options[1])*8 {

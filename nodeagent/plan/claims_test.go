@@ -150,7 +150,7 @@ func TestNoClaimEndsWhileAnAnnouncementIsMissing(t *testing.T) {
 	for _, c := range []struct {
 		after  time.Duration
 		claims int
-	}{{0, 1}, {missingFor - 1, 1}, {missingFor, 0}} {
+	}{{0, 1}, {missingPatience - 1, 1}, {missingPatience, 0}} {
 		in.Now = begin.Add(c.after)
 		var decision Decision
 		memory, decision = Decide(memory, in)

@@ -89,7 +89,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 
 	c := Conclusion{DecideIn: decision.DecideIn}
 	if len(memory.ProxyWaitSince) > 0 {
-		c.DecideIn = Earliest(c.DecideIn, ProxyRetry)
+		c.DecideIn = ShorterWait(c.DecideIn, ProxyRetry)
 	}
 	maps.Copy(results, decision.invalid)
 	c.noteRivals(outcomes.Rivals, results, resultOf)
@@ -111,7 +111,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 		Results: decision.results, Overrides: results, Shared: in.SharedEntries(), Stranded: outcomes.Stranded,
 		Interfaces: decision.interfaces, Gateways: decision.gateways, MACs: decision.macs, FactsIn: in.Announcements[0].Name,
 		KeepFacts: !in.IsFirstReported,
-		Note:      outcomes.note(decision.EnsureVirtual), Now: now,
+		ReadyNote: outcomes.note(decision.EnsureVirtual), Now: now,
 	})
 	for i := range in.Announcements {
 		if awaitsCheck(decision.desired, &in.Announcements[i], in.CheckedContests, isAnnounced) {
@@ -126,14 +126,14 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 
 // noteRivals makes the results of announced addresses say which station claims them, too.
 func (c *Conclusion) noteRivals(
-	contests map[netip.Addr]Rival, results map[netip.Addr]Result, resultOf func(netip.Addr) Result,
+	rivals map[netip.Addr]Rival, results map[netip.Addr]Result, resultOf func(netip.Addr) Result,
 ) {
-	for addr, contest := range contests {
+	for addr, contest := range rivals {
 		result := resultOf(addr)
 		if result.State != purelbv1.StateAnnounced {
 			continue
 		}
-		c.DecideIn = Earliest(c.DecideIn, contest.Left)
+		c.DecideIn = ShorterWait(c.DecideIn, contest.Left)
 		result.MAC, result.Reason = contest.MAC, ReasonContested
 		result.Message = fmt.Sprintf(
 			"%s on %s claims the address, too; find out which device that is", contest.MAC, result.Interface,
@@ -162,7 +162,7 @@ func statuses(in *Inputs, report Report) []purelbv1.AnnouncementStatus {
 	isListed := map[netip.Addr]bool{}
 	for i := 0; i < len(in.Announcements) && len(report.Stranded) > 0; i++ {
 		for _, s := range in.Announcements[i].Status.Addresses {
-			isListed[parsed(s.Address)] = true
+			isListed[parseAddrOrZero(s.Address)] = true
 		}
 	}
 	all := make([]purelbv1.AnnouncementStatus, len(in.Announcements))
@@ -183,7 +183,7 @@ func awaitsCheck(
 		if e.ContestedBy == nil {
 			return false
 		}
-		addr := parsed(e.Address)
+		addr := parseAddrOrZero(e.Address)
 		return slices.ContainsFunc(desired, func(d Desired) bool {
 			isUnchecked := d.Contest.MAC != "" && checked[d.Addr] < d.Contest.Epoch
 			return isUnchecked && d.Addr == addr && isAnnounced(d.Addr)

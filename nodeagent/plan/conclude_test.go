@@ -227,14 +227,14 @@ func TestSilenceCountsForOneClaim(t *testing.T) {
 	target := ProbeTarget{"eth0", heldAddr}
 	for _, isRefused := range []bool{true, false} {
 		in := inputsFor(local("192.0.2.1", 24))
-		in.ProbeAnswers = []ProbeAnswer{{target, Probe{AnsweredAt: begin}}}
+		in.ProbeAnswers = []ProbeAnswer{{target, ProbeState{AnsweredAt: begin}}}
 		in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.9/32")} // to be withdrawn
 		outcomes := Outcomes{}
 		if isRefused {
 			outcomes.Results = map[netip.Addr]Result{heldAddr: FailedResult(&Desired{}, ReasonAddFailed, errors.New("refused"))}
 		}
 		memory, _ := conclude(in, outcomes)
-		if _, isRemembered := memory.Probes[target]; isRemembered != isRefused {
+		if _, isRemembered := memory.ProbeStates[target]; isRemembered != isRefused {
 			t.Errorf("refused %v, and the silence is remembered: %v", isRefused, isRemembered)
 		}
 	}

@@ -26,7 +26,7 @@ type Decision struct {
 	// Questions are to be asked of links, all as one batch, while the agent goes on.
 	Questions []ProbeQuestion
 	// AnsweredYields are yielded addresses for which a station has answered a probe.
-	AnsweredYields map[netip.Addr]Probe
+	AnsweredYields map[netip.Addr]ProbeState
 	// RemoveVirtual are the names of virtual interfaces that the agent made and does not need
 	// any more. One that holds addresses of others stays. If one cannot be removed, the agent
 	// reports nothing: the manager may remove an agent that has reported no address.
@@ -70,9 +70,9 @@ type decisionBuilder struct {
 	withdrawNothingFor time.Duration
 }
 
-// steps are the rules of a decision, in their order. The comment on each step says why it stands
+// decisionSteps are the rules of a decision, in their order. The comment on each step says why it stands
 // where it stands.
-var steps = []struct {
+var decisionSteps = []struct {
 	name string
 	do   func(*decisionBuilder)
 }{
@@ -121,7 +121,7 @@ func Decide(memory Memory, in Inputs) (Memory, Decision) {
 	}
 	d.Settings = SettingsOf(agent)
 	d.memory.takeAnswers(in.ProbeAnswers)
-	for _, step := range steps {
+	for _, step := range decisionSteps {
 		step.do(d)
 	}
 	d.Operations, d.results, d.kept = d.plan.Operations, d.plan.Results, d.plan.Kept
@@ -143,7 +143,7 @@ func (d *decisionBuilder) reaffirm() {
 }
 
 // decideIn notes that there is something to decide after a wait; 0 is never.
-func (d *decisionBuilder) decideIn(wait time.Duration) { d.DecideIn = Earliest(d.DecideIn, wait) }
+func (d *decisionBuilder) decideIn(wait time.Duration) { d.DecideIn = ShorterWait(d.DecideIn, wait) }
 
 // rememberMissing notes which Announcements are missing. The checkpoint does not say so: it may be
 // older than what the API server has.

@@ -275,7 +275,7 @@ func (h *decisionHistory) inputs() Inputs {
 			if mac == "" {
 				h.silentAt[q.Target] = h.now
 			}
-			in.ProbeAnswers = append(in.ProbeAnswers, ProbeAnswer{q.Target, Probe{AnsweredAt: h.now, MAC: mac}})
+			in.ProbeAnswers = append(in.ProbeAnswers, ProbeAnswer{q.Target, ProbeState{AnsweredAt: h.now, MAC: mac}})
 		}
 		h.questions = nil
 	}
@@ -298,7 +298,8 @@ func copyOf(in Inputs, m Memory) (Inputs, Memory) {
 	in.ProbeAnswers = slices.Clone(in.ProbeAnswers)
 	m.AskingObjects, m.MissingSince = maps.Clone(m.AskingObjects), maps.Clone(m.MissingSince)
 	in.Claims, m.Claims = maps.Clone(in.Claims), maps.Clone(m.Claims)
-	m.Probes, m.ProxyWaitSince, m.Additions = maps.Clone(m.Probes), maps.Clone(m.ProxyWaitSince), maps.Clone(m.Additions)
+	m.ProbeStates, m.ProxyWaitSince = maps.Clone(m.ProbeStates), maps.Clone(m.ProxyWaitSince)
+	m.Additions = maps.Clone(m.Additions)
 	return in, m
 }
 
@@ -362,7 +363,7 @@ func (h *decisionHistory) check(in *Inputs, decision Decision) {
 		)
 	}
 	isWithdrawingForbidden := decision.IsNothingKnown || in.IsOffline ||
-		!h.missingAt.IsZero() && h.now.Sub(h.missingAt) < missingFor
+		!h.missingAt.IsZero() && h.now.Sub(h.missingAt) < missingPatience
 	added := map[Address]bool{}
 	for _, op := range decision.Operations {
 		h.note("  %s %s %s", op.Kind, op.Address.Prefix, op.Address.Interface)
@@ -474,7 +475,7 @@ func (h *decisionHistory) settle() {
 		}
 	}
 	h.decide()
-	h.now = h.now.Add(missingFor)
+	h.now = h.now.Add(missingPatience)
 	for range 20 {
 		for addr, y := range h.defence.Yields { // nobody answers any more
 			y.Unanswered, y.AnsweredAt = silentQuestions, h.now.Add(-silentFor)

@@ -439,22 +439,24 @@ func TestProbesAreRepeated(t *testing.T) {
 	target := ProbeTarget{"eth0", heldAddr}
 	failure := errors.New("no permission")
 	for name, c := range map[string]struct {
-		answer  Probe
+		answer  ProbeState
 		after   time.Duration // since the answer
 		want    []string
 		isAsked bool
 		state   string
 	}{
-		"silence":                  {Probe{}, 0, []string{"Add eth0 192.0.2.1/32"}, false, "Announced "},
-		"silence, a while ago":     {Probe{}, 10*time.Second - 1, []string{"Add eth0 192.0.2.1/32"}, false, "Announced "},
-		"silence, long ago":        {Probe{}, 10 * time.Second, nil, true, "Pending Probing"},
-		"an answer":                {Probe{MAC: stranger}, 0, nil, false, "Conflict Answered"},
-		"an answer, a while ago":   {Probe{MAC: stranger}, time.Second - 1, nil, false, "Conflict Answered"},
-		"an answer, long ago":      {Probe{MAC: stranger}, time.Second, nil, true, "Conflict Answered"},
-		"no question, a while ago": {Probe{Err: failure}, time.Second - 1, nil, false, "Failed ProbeFailed"},
-		"no question, long ago":    {Probe{Err: failure}, time.Second, nil, true, "Failed ProbeFailed"},
-		"still asking":             {Probe{IsAsking: true}, time.Hour, nil, false, "Pending Probing"},
-		"still asking once more":   {Probe{IsAsking: true, MAC: stranger}, time.Hour, nil, false, "Conflict Answered"},
+		"silence": {ProbeState{}, 0, []string{"Add eth0 192.0.2.1/32"}, false, "Announced "},
+		"silence, a while ago": {
+			ProbeState{}, 10*time.Second - 1, []string{"Add eth0 192.0.2.1/32"}, false, "Announced ",
+		},
+		"silence, long ago":        {ProbeState{}, 10 * time.Second, nil, true, "Pending Probing"},
+		"an answer":                {ProbeState{MAC: stranger}, 0, nil, false, "Conflict Answered"},
+		"an answer, a while ago":   {ProbeState{MAC: stranger}, time.Second - 1, nil, false, "Conflict Answered"},
+		"an answer, long ago":      {ProbeState{MAC: stranger}, time.Second, nil, true, "Conflict Answered"},
+		"no question, a while ago": {ProbeState{Err: failure}, time.Second - 1, nil, false, "Failed ProbeFailed"},
+		"no question, long ago":    {ProbeState{Err: failure}, time.Second, nil, true, "Failed ProbeFailed"},
+		"still asking":             {ProbeState{IsAsking: true}, time.Hour, nil, false, "Pending Probing"},
+		"still asking once more":   {ProbeState{IsAsking: true, MAC: stranger}, time.Hour, nil, false, "Conflict Answered"},
 	} {
 		in := inputsFor(local("192.0.2.1", 24))
 		c.answer.AnsweredAt = begin
@@ -476,7 +478,7 @@ func TestProbesAreRepeated(t *testing.T) {
 		if isAnswered := c.answer.MAC != ""; isAnswered && decision.DecideIn != time.Second {
 			t.Errorf("%s: decides again in %s", name, decision.DecideIn)
 		}
-		if p := memory.Probes[target]; p.IsAsking != (c.isAsked || c.answer.IsAsking) || p.MAC != c.answer.MAC {
+		if p := memory.ProbeStates[target]; p.IsAsking != (c.isAsked || c.answer.IsAsking) || p.MAC != c.answer.MAC {
 			t.Errorf("%s: remembers %+v", name, p)
 		}
 	}
@@ -488,11 +490,13 @@ func TestProbesOfNoUse(t *testing.T) {
 	t.Parallel()
 	asking, answered := ProbeTarget{"eth0", heldAddr}, ProbeTarget{"eth0", nth(1)}
 	memory, _ := Decide(
-		Memory{Probes: map[ProbeTarget]Probe{asking: {IsAsking: true}, answered: {AnsweredAt: begin, MAC: stranger}}},
+		Memory{ProbeStates: map[ProbeTarget]ProbeState{
+			asking: {IsAsking: true}, answered: {AnsweredAt: begin, MAC: stranger},
+		}},
 		inputsFor(),
 	)
-	if len(memory.Probes) != 1 || !memory.Probes[asking].IsAsking {
-		t.Errorf("remembers %v", memory.Probes)
+	if len(memory.ProbeStates) != 1 || !memory.ProbeStates[asking].IsAsking {
+		t.Errorf("remembers %v", memory.ProbeStates)
 	}
 }
 

@@ -22,9 +22,9 @@ type Defence struct {
 	// Yields are the addresses that the agent has yielded. The checkpoint keeps their
 	// epochs, MACs and Announcements, so that an agent that starts does not take them over.
 	Yields map[netip.Addr]YieldedAddress
-	// Watches say what was heard and done about each held address. To lose one is harmless:
+	// HeldStates say what was heard and done about each held address. To lose one is harmless:
 	// whatever is heard next says it again.
-	Watches map[netip.Addr]*Watch
+	HeldStates map[netip.Addr]*HeldState
 	// NodeAddresses are all addresses of the node, of which some are the node's own. They are
 	// replaced with each observation of the kernel.
 	NodeAddresses []Address
@@ -38,13 +38,13 @@ type Defence struct {
 func NewDefence() *Defence {
 	limiter := func(perSecond int) *rate.Limiter { return rate.NewLimiter(rate.Limit(perSecond), perSecond) }
 	return &Defence{
-		Held: map[netip.Addr]Held{}, Yields: map[netip.Addr]YieldedAddress{}, Watches: map[netip.Addr]*Watch{},
+		Held: map[netip.Addr]Held{}, Yields: map[netip.Addr]YieldedAddress{}, HeldStates: map[netip.Addr]*HeldState{},
 		claims: limiter(claimRate), checks: limiter(checkRate), logs: limiter(logRate),
 	}
 }
 
-// Watch is what was heard and done about one held address.
-type Watch struct {
+// HeldState is what was heard and done about one held address.
+type HeldState struct {
 	// AskedAt is when the link, or a single station, was last asked for the address.
 	AskedAt time.Time
 	// ClaimedAt is when the agent last claimed the address because of what it heard.
@@ -75,23 +75,23 @@ func (d *Defence) SetHeld(held []Held) {
 			continue
 		}
 		d.Held[addr] = h
-		if d.Watches[addr] == nil {
-			d.Watches[addr] = &Watch{}
+		if d.HeldStates[addr] == nil {
+			d.HeldStates[addr] = &HeldState{}
 		}
 		if h.IsUndefended { // the next holder may be the previous one
-			d.Watches[addr].RepeatUntil = time.Time{}
+			d.HeldStates[addr].RepeatUntil = time.Time{}
 		}
 	}
-	maps.DeleteFunc(d.Watches, func(addr netip.Addr, _ *Watch) bool { _, isHeld := d.Held[addr]; return !isHeld })
+	maps.DeleteFunc(d.HeldStates, func(addr netip.Addr, _ *HeldState) bool { _, isHeld := d.Held[addr]; return !isHeld })
 }
 
 // NoteAdded notes that the node has added an address and announces it. If another node had
 // the address before, that one may still be there.
 func (d *Defence) NoteAdded(desired *Desired, now time.Time) {
-	w := d.Watches[desired.Addr]
+	w := d.HeldStates[desired.Addr]
 	if w == nil {
-		w = &Watch{}
-		d.Watches[desired.Addr] = w
+		w = &HeldState{}
+		d.HeldStates[desired.Addr] = w
 	}
 	w.AddedAt = now
 	if len(desired.PreviousMACs) > 0 {
@@ -101,7 +101,7 @@ func (d *Defence) NoteAdded(desired *Desired, now time.Time) {
 
 // NoteAsked notes that the link was asked for an address.
 func (d *Defence) NoteAsked(addr netip.Addr, now time.Time) {
-	if w := d.Watches[addr]; w != nil {
+	if w := d.HeldStates[addr]; w != nil {
 		w.AskedAt = now
 	}
 }
@@ -114,7 +114,7 @@ func (d *Defence) AllHeld() []Held { return slices.Collect(maps.Values(d.Held)) 
 func (d *Defence) HeldWithPreviousHolder(now time.Time) []Held {
 	var held []Held
 	for addr, h := range d.Held {
-		if now.Before(d.Watches[addr].RepeatUntil) {
+		if now.Before(d.HeldStates[addr].RepeatUntil) {
 			held = append(held, h)
 		}
 	}
@@ -135,8 +135,8 @@ func (d *Defence) Interfaces() map[string]bool {
 	return interfaces
 }
 
-// IsWatched reports whether it matters what other stations say about an address.
-func (d *Defence) IsWatched(addr netip.Addr) bool {
+// IsListenedFor reports whether it matters what other stations say about an address.
+func (d *Defence) IsListenedFor(addr netip.Addr) bool {
 	_, isHeld := d.Held[addr]
 	_, isYielded := d.Yields[addr]
 	return isHeld || isYielded
@@ -151,7 +151,7 @@ func (d *Defence) Sender(iface string, addr netip.Addr) netip.Addr {
 // Rivals returns the claims of held addresses that were heard lately.
 func (d *Defence) Rivals(now time.Time) map[netip.Addr]Rival {
 	contests := map[netip.Addr]Rival{}
-	for addr, w := range d.Watches {
+	for addr, w := range d.HeldStates {
 		if left := RivalFor - now.Sub(w.RivalClaimedAt); !w.RivalClaimedAt.IsZero() && left > 0 {
 			contests[addr] = Rival{MAC: w.Rival, Left: left}
 		}

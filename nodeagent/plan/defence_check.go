@@ -24,7 +24,7 @@ type Check struct {
 	// the address, it is reported.
 	IsClaimant bool
 
-	watch   *Watch
+	watch   *HeldState
 	begunAt time.Time
 	// contest is the epoch of the Contest that is being checked; 0 for none.
 	contest int64
@@ -43,7 +43,7 @@ func (c *Check) isOver(now time.Time) bool {
 
 // beginCheck returns the Check of a station that is to be asked by itself; nil if it is being
 // asked already, or too many stations are.
-func (d *Defence) beginCheck(addr netip.Addr, w *Watch, mac string, isClaimant bool, now time.Time) *Check {
+func (d *Defence) beginCheck(addr netip.Addr, w *HeldState, mac string, isClaimant bool, now time.Time) *Check {
 	for other, c := range w.Checks {
 		if c.isOver(now) {
 			delete(w.Checks, other)
@@ -61,7 +61,7 @@ func (d *Defence) beginCheck(addr netip.Addr, w *Watch, mac string, isClaimant b
 }
 
 // addCheck adds a Check, in the place of one of the same station that is under way.
-func (w *Watch) addCheck(addr netip.Addr, mac string, now time.Time) *Check {
+func (w *HeldState) addCheck(addr netip.Addr, mac string, now time.Time) *Check {
 	if w.Checks == nil {
 		w.Checks = map[string]*Check{}
 	}
@@ -86,7 +86,7 @@ type Contest struct {
 func (d *Defence) BeginContestChecks(now time.Time) []Reaction {
 	var begun []Reaction
 	for addr, h := range order.ByKey(d.Held, netip.Addr.Compare) {
-		w, challenge := d.Watches[addr], h.Contest
+		w, challenge := d.HeldStates[addr], h.Contest
 		if challenge.MAC == "" || w.CheckedContest >= challenge.Epoch {
 			continue
 		}
@@ -103,7 +103,7 @@ func (d *Defence) BeginContestChecks(now time.Time) []Reaction {
 // CheckedContests returns the epochs of the Contests that were checked, by address.
 func (d *Defence) CheckedContests() map[netip.Addr]int64 {
 	checked := map[netip.Addr]int64{}
-	for addr, w := range d.Watches {
+	for addr, w := range d.HeldStates {
 		if w.CheckedContest > 0 {
 			checked[addr] = w.CheckedContest
 		}
@@ -124,11 +124,11 @@ type CheckStep struct {
 	AskNodes []netip.Addr
 }
 
-// AskOn returns the next step of a Check. A Check ends early when its address is not held any
+// NextCheckStep returns the next step of a Check. A Check ends early when its address is not held any
 // more. The agent yields when Hear is told of an answer, not here.
-func (d *Defence) AskOn(c *Check, now time.Time) CheckStep {
+func (d *Defence) NextCheckStep(c *Check, now time.Time) CheckStep {
 	w := c.watch
-	if d.Watches[c.Addr] != w {
+	if d.HeldStates[c.Addr] != w {
 		return CheckStep{}
 	}
 	if c.tries == checkTries {
@@ -159,7 +159,7 @@ func (d *Defence) AskOn(c *Check, now time.Time) CheckStep {
 func (d *Defence) EndContest(c *Check, isAlone bool, now time.Time) Reaction {
 	w := c.watch
 	h, isHeld := d.Held[c.Addr]
-	if !isHeld || d.Watches[c.Addr] != w {
+	if !isHeld || d.HeldStates[c.Addr] != w {
 		return Reaction{}
 	}
 	w.endCheck(c)
@@ -175,21 +175,21 @@ func (d *Defence) EndContest(c *Check, isAlone bool, now time.Time) Reaction {
 }
 
 // endCheck forgets a Check.
-func (w *Watch) endCheck(c *Check) {
+func (w *HeldState) endCheck(c *Check) {
 	if w.Checks[c.MAC] == c {
 		delete(w.Checks, c.MAC)
 	}
 }
 
 // isBeingAsked reports whether a station was asked by itself a moment ago.
-func (w *Watch) isBeingAsked(mac string, now time.Time) bool {
+func (w *HeldState) isBeingAsked(mac string, now time.Time) bool {
 	c := w.Checks[mac]
 	return c != nil && !c.askedAt.IsZero() && !c.isOver(now)
 }
 
 // hasAnsweredSinceFresh reports whether a station answered while the agent was fresh, and has gone on
 // answering since.
-func (w *Watch) hasAnsweredSinceFresh(mac string, now time.Time) bool {
+func (w *HeldState) hasAnsweredSinceFresh(mac string, now time.Time) bool {
 	last, isKnown := w.AnsweredAt[mac]
 	if isKnown && now.Sub(last) > answererFor {
 		delete(w.AnsweredAt, mac)
@@ -200,7 +200,7 @@ func (w *Watch) hasAnsweredSinceFresh(mac string, now time.Time) bool {
 
 // rememberAnswerer notes that a station has answered while the agent was fresh, or goes on
 // answering.
-func (w *Watch) rememberAnswerer(mac string, now time.Time) {
+func (w *HeldState) rememberAnswerer(mac string, now time.Time) {
 	if w.AnsweredAt == nil {
 		w.AnsweredAt = map[string]time.Time{}
 	}

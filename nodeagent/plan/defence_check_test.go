@@ -23,7 +23,7 @@ func TestClaimantIsAskedThreeTimes(t *testing.T) {
 		}
 		var got []string
 		for after, isOver := time.Duration(0), false; !isOver; {
-			step := d.AskOn(r.Check, begin.Add(after))
+			step := d.NextCheckStep(r.Check, begin.Add(after))
 			got = append(got, fmt.Sprintf("ask %v, next in %s, contested %q", step.Ask, step.Next, step.Reaction.Contested))
 			after, isOver = after+step.Next, step.Next == 0
 		}
@@ -51,7 +51,7 @@ func TestCheckEndsWithItsAddress(t *testing.T) {
 	check := hear(d, announcementOf(stranger), notFresh, 0).Check
 	d.SetHeld(nil)
 	d.SetHeld([]Held{heldOn("eth0", heldAddr)})
-	if step := d.AskOn(check, begin); step.Ask || step.Next != 0 {
+	if step := d.NextCheckStep(check, begin); step.Ask || step.Next != 0 {
 		t.Errorf("%+v, want that the check is over", step)
 	}
 }
@@ -99,7 +99,7 @@ func TestYieldNeedsAnAnswerToAQuestion(t *testing.T) {
 		check := hear(d, announcementOf(stranger), notFresh, 0).Check
 		d.NoteAsked(heldAddr, begin)
 		if c.asked {
-			d.AskOn(check, begin)
+			d.NextCheckStep(check, begin)
 		}
 		r := d.Hear("eth0", answerOf(c.mac), c.isFresh, c.isGateway, begin.Add(c.afterAsked))
 		if r.YieldTo != c.want || r.MayLog != (c.want != "") {
@@ -128,7 +128,7 @@ func TestAttackChecksAreBounded(t *testing.T) {
 			t.Fatalf("station %d is not asked once", i)
 		}
 	}
-	d.AskOn(checks[0], begin.Add(150*ms)) // the others wait for longer than they should
+	d.NextCheckStep(checks[0], begin.Add(150*ms)) // the others wait for longer than they should
 	for _, c := range []struct {
 		station int
 		after   time.Duration
@@ -160,10 +160,10 @@ func TestAttackChecksAreBounded(t *testing.T) {
 	if len(checks) != 1000 {
 		t.Fatalf("%d checks in a moment, want 1000", len(checks))
 	}
-	if first := d.AskOn(checks[0], begin); !first.Ask {
+	if first := d.NextCheckStep(checks[0], begin); !first.Ask {
 		t.Error("a check that was begun asks nothing")
 	}
-	if second := d.AskOn(checks[0], begin); second.Ask || second.Next == 0 {
+	if second := d.NextCheckStep(checks[0], begin); second.Ask || second.Next == 0 {
 		t.Errorf("the rate is used up, and the next question: %+v", second)
 	}
 }
@@ -211,14 +211,14 @@ func TestAttackAnswerersAreBounded(t *testing.T) {
 		hearAnswer(d, mac(i), fresh, 0)
 	}
 	hearAnswer(d, mac(0), fresh, 3*time.Second) // one of 16 goes on
-	if got := len(d.Watches[heldAddr].AnsweredAt); got != 16 {
+	if got := len(d.HeldStates[heldAddr].AnsweredAt); got != 16 {
 		t.Errorf("%d are remembered, want 16", got)
 	}
 	if hearAnswer(d, mac(16), notFresh, 3*time.Second).Check == nil {
 		t.Error("the seventeenth is remembered")
 	}
 	hearAnswer(d, mac(16), fresh, 7*time.Second) // the silent ones are forgotten
-	if got := len(d.Watches[heldAddr].AnsweredAt); got != 2 {
+	if got := len(d.HeldStates[heldAddr].AnsweredAt); got != 2 {
 		t.Errorf("%d are remembered, want the one that goes on and the last", got)
 	}
 }

@@ -12,7 +12,7 @@ func isProvisional(h *Held) { h.IsProvisional, h.PreviousMACs = true, []string{p
 
 // answersWhenAsked lets a station that is being checked be asked, and answer.
 func answersWhenAsked(d *Defence, c *Check, isFresh bool, after time.Duration) Reaction {
-	d.AskOn(c, begin.Add(after))
+	d.NextCheckStep(c, begin.Add(after))
 	return hear(d, answerOf(c.MAC), isFresh, after)
 }
 
@@ -39,7 +39,7 @@ func TestHolderYieldsToHigherEpoch(t *testing.T) {
 		check := hear(d, announcementOf(higherMAC), isFresh, 0).Check
 		var step CheckStep
 		for range checkTries + 1 {
-			step = d.AskOn(check, begin)
+			step = d.NextCheckStep(check, begin)
 		}
 		if _, isHeld := d.Held[heldAddr]; !isHeld || step.Reaction.Contested != higherMAC {
 			t.Errorf("fresh %v: it does not answer: held %v, %+v", isFresh, isHeld, step)
@@ -105,7 +105,7 @@ func TestChallengeOfNodeThatIsAlone(t *testing.T) {
 		check := d.BeginContestChecks(begin)[0].Check
 		var step CheckStep
 		for range checkTries + 1 {
-			step = d.AskOn(check, begin)
+			step = d.NextCheckStep(check, begin)
 		}
 		if !slices.Equal(step.AskNodes, nodes) || step.Reaction.Report || step.Next != 0 {
 			t.Fatalf("%+v, want the nodes to be asked", step)
@@ -161,7 +161,7 @@ func TestChallenges(t *testing.T) {
 	}
 	var got []string
 	for range checkTries + 1 {
-		step := d.AskOn(begun[0].Check, begin)
+		step := d.NextCheckStep(begun[0].Check, begin)
 		got = append(got, fmt.Sprint(step.Ask, step.Reaction.Report))
 	}
 	if want := "[true false true false true false false true]"; fmt.Sprint(got) != want {
@@ -181,9 +181,9 @@ func TestChallenges(t *testing.T) {
 	if len(begun) != 1 || check == nil {
 		t.Fatalf("%+v", begun)
 	}
-	d.AskOn(begun[0].Check, begin.Add(time.Second))
+	d.NextCheckStep(begun[0].Check, begin.Add(time.Second))
 	for range checkTries + 1 {
-		if d.AskOn(check, begin.Add(time.Second)).Reaction.Report {
+		if d.NextCheckStep(check, begin.Add(time.Second)).Reaction.Report {
 			t.Error("the check of the frame counts as that of the claim")
 		}
 	}

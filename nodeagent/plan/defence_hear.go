@@ -52,7 +52,7 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 	if !isHeld || h.Interface != iface {
 		return Reaction{}
 	}
-	w := d.Watches[f.Addr]
+	w := d.HeldStates[f.Addr]
 	isPreviousHolder := (h.IsProvisional || now.Before(w.RepeatUntil)) && slices.Contains(h.PreviousMACs, f.MAC)
 	hearing := Hearing{
 		Statement: d.statementOf(iface, f, w.AskedAt, now),
@@ -71,7 +71,7 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 }
 
 // react turns a verdict about a station into a Reaction.
-func (d *Defence) react(verdict Verdict, h Held, w *Watch, mac string, now time.Time) Reaction {
+func (d *Defence) react(verdict Verdict, h Held, w *HeldState, mac string, now time.Time) Reaction {
 	r := Reaction{Held: h}
 	switch verdict {
 	case Repeat:
@@ -113,7 +113,7 @@ func (d *Defence) statementOf(iface string, f Frame, askedAt, now time.Time) Sta
 
 // mayClaim reports whether the agent may claim an address once more, and notes that it does.
 // Two stations that both insist would never end without the least gap.
-func (d *Defence) mayClaim(w *Watch, gap time.Duration, now time.Time) bool {
+func (d *Defence) mayClaim(w *HeldState, gap time.Duration, now time.Time) bool {
 	if now.Sub(w.ClaimedAt) < gap || !d.claims.AllowN(now, 1) {
 		return false
 	}
@@ -123,7 +123,7 @@ func (d *Defence) mayClaim(w *Watch, gap time.Duration, now time.Time) bool {
 
 // noteRival notes that a station claims a held address, and makes the reaction report a
 // station that has just begun to: one station for each address, for as long as it goes on.
-func (d *Defence) noteRival(r *Reaction, w *Watch, mac string, now time.Time) {
+func (d *Defence) noteRival(r *Reaction, w *HeldState, mac string, now time.Time) {
 	isFirst := w.RivalClaimedAt.IsZero() || now.Sub(w.RivalClaimedAt) > RivalFor
 	if mac != w.Rival && !isFirst && now.Sub(w.RivalSince) < defendInterval {
 		return

@@ -76,7 +76,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 				continue
 			}
 			i := random.IntN(len(checks))
-			step := d.AskOn(checks[i], now)
+			step := d.NextCheckStep(checks[i], now)
 			if step.Ask {
 				wasAsked[checks[i].Addr.String()+checks[i].MAC] = now
 			}
@@ -125,7 +125,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 			d.ForgetYields(nil)
 			d.SetHeld(held)
 		}
-		for watchedAddr, w := range d.Watches {
+		for watchedAddr, w := range d.HeldStates {
 			if len(w.AnsweredAt) > MaxAnswerers || len(w.Checks) > MaxChecks {
 				t.Errorf("of %s %d stations are remembered, and %d asked", watchedAddr, len(w.AnsweredAt), len(w.Checks))
 			}

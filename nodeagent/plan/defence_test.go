@@ -67,15 +67,15 @@ func TestHoldKeepsWhatWasHeard(t *testing.T) {
 	d.NoteAdded(&Desired{Addr: heldAddr}, begin)
 	d.NoteAsked(nth(1), begin) // not held: of no interest
 	d.SetHeld([]Held{heldOn("eth0", heldAddr), heldOn("eth0", nth(2))})
-	if w := d.Watches[heldAddr]; w == nil || !w.AskedAt.Equal(begin) || !w.AddedAt.Equal(begin) {
+	if w := d.HeldStates[heldAddr]; w == nil || !w.AskedAt.Equal(begin) || !w.AddedAt.Equal(begin) {
 		t.Errorf("what was heard of an address that is still held: %+v", w)
 	}
-	if len(d.Watches) != 2 || d.Watches[nth(2)] == nil {
-		t.Errorf("%d addresses are watched, want the 2 that are held", len(d.Watches))
+	if len(d.HeldStates) != 2 || d.HeldStates[nth(2)] == nil {
+		t.Errorf("%d addresses are watched, want the 2 that are held", len(d.HeldStates))
 	}
 	d.SetHeld(nil)
-	if len(d.Watches) != 0 || len(d.AllHeld()) != 0 {
-		t.Errorf("nothing is held, and %d are watched, %d held", len(d.Watches), len(d.AllHeld()))
+	if len(d.HeldStates) != 0 || len(d.AllHeld()) != 0 {
+		t.Errorf("nothing is held, and %d are watched, %d held", len(d.HeldStates), len(d.AllHeld()))
 	}
 }
 
@@ -103,7 +103,7 @@ func TestListenerListensWhereItMatters(t *testing.T) {
 		t.Errorf("interfaces (-want +got):\n%s", diff)
 	}
 	for addr, want := range map[netip.Addr]bool{heldAddr: true, nth(1): true, nth(2): true, nth(3): false} {
-		if got := d.IsWatched(addr); got != want {
+		if got := d.IsListenedFor(addr); got != want {
 			t.Errorf("%s is watched: %v", addr, got)
 		}
 	}

@@ -18,7 +18,7 @@ func (d *Defence) YieldTo(h Held, mac string, now time.Time) {
 	}
 	d.Yields[addr] = y
 	delete(d.Held, addr)
-	delete(d.Watches, addr)
+	delete(d.HeldStates, addr)
 }
 
 // RestoreYields takes over what an earlier process of the agent had yielded, according to the
@@ -86,7 +86,7 @@ func (d *Defence) MayHave(desired *Desired, isReclaim bool, now time.Time) (Resu
 }
 
 // NoteProbeAnswer notes that a station has answered for a yielded address.
-func (d *Defence) NoteProbeAnswer(addr netip.Addr, p Probe) {
+func (d *Defence) NoteProbeAnswer(addr netip.Addr, p ProbeState) {
 	if y, isYielded := d.Yields[addr]; isYielded {
 		d.Yields[addr] = y.answeredBy(p.MAC, p.AnsweredAt)
 	}

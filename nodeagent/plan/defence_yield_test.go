@@ -188,7 +188,7 @@ func TestAnswersForYielded(t *testing.T) {
 	d := yielding()
 	d.AskYielded(isUp, begin)
 	for _, addr := range []netip.Addr{heldAddr, nth(1)} {
-		d.NoteProbeAnswer(addr, Probe{MAC: otherStranger, AnsweredAt: begin.Add(second)})
+		d.NoteProbeAnswer(addr, ProbeState{MAC: otherStranger, AnsweredAt: begin.Add(second)})
 	}
 	want := YieldedAddress{Epoch: 3, MAC: otherStranger, Interface: "eth0", AnsweredAt: begin.Add(second), AskedAt: begin}
 	if diff := cmp.Diff(map[netip.Addr]YieldedAddress{heldAddr: want}, d.Yields, compareDecisions); diff != "" {

@@ -130,12 +130,12 @@ func (m *desiredMerger) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.An
 
 // claimantsBy returns the Ethernet addresses of the nodes to which the node is to yield the address of
 // an entry when they claim it, and the claim that is to be checked.
-func (m *desiredMerger) claimantsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []string, challenge Contest) {
+func (m *desiredMerger) claimantsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []string, contest Contest) {
 	rivals := slices.Clone(entry.Successors)
 	if entry.ContestedBy != nil {
 		rivals = append(rivals, *entry.ContestedBy)
 		if macs := macsOfNode(m.successors, entry.ContestedBy.NodeName); len(macs) > 0 {
-			challenge = Contest{Epoch: entry.ContestedBy.Epoch, MAC: macs[0], Nodes: addressesOfNodes(m.successors)}
+			contest = Contest{Epoch: entry.ContestedBy.Epoch, MAC: macs[0], Nodes: addressesOfNodes(m.successors)}
 		}
 	}
 	for _, s := range rivals {
@@ -143,7 +143,7 @@ func (m *desiredMerger) claimantsBy(entry *purelbv1.AnnouncedAddress) (higherMAC
 			higherMACs = append(higherMACs, macsOfNode(m.successors, s.NodeName)...)
 		}
 	}
-	return higherMACs, challenge
+	return higherMACs, contest
 }
 
 // addressesOfNodes returns the addresses of nodes, but for those that are none.

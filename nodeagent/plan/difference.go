@@ -95,7 +95,7 @@ func Diff(settings Settings, desired []Desired, observed Observed, isUpToDate bo
 			p.renewIn(due)
 			continue
 		}
-		if result, isRefused := refusal(d, observed, found.foreign, len(outdated) > 0); isRefused {
+		if result, isRefused := whyNotAddable(d, observed, found.foreign, len(outdated) > 0); isRefused {
 			ordered.remove(d, outdated)
 			p.Results[d.Addr] = result
 			continue
@@ -233,8 +233,8 @@ func canHoldBoth(target Address, outdated []Address) bool {
 		!slices.ContainsFunc(outdated, func(a Address) bool { return a.Prefix == target.Prefix })
 }
 
-// refusal says why a missing address cannot be added now.
-func refusal(d *Desired, observed Observed, foreign map[netip.Addr]Address, isInPlace bool) (Result, bool) {
+// whyNotAddable says why a missing address cannot be added now.
+func whyNotAddable(d *Desired, observed Observed, foreign map[netip.Addr]Address, isInPlace bool) (Result, bool) {
 	pending := Result{State: purelbv1.StatePending, Epoch: d.Epoch}
 	link, ok := observed.interfaceNamed(d.Interface)
 	switch {
@@ -269,6 +269,6 @@ func refusal(d *Desired, observed Observed, foreign map[netip.Addr]Address, isIn
 // renewIn notes that an address has to be renewed after a wait; 0 and Forever mean never.
 func (p *Plan) renewIn(wait time.Duration) {
 	if wait != Forever {
-		p.RenewIn = Earliest(p.RenewIn, wait)
+		p.RenewIn = ShorterWait(p.RenewIn, wait)
 	}
 }

@@ -8,10 +8,10 @@ const (
 	// defaultValid is the valid lifetime of a Local address: an address that no agent
 	// renews any more fades from the kernel after five minutes.
 	defaultValid = 300 * time.Second
-	// missingFor bounds for how long the agent withdraws nothing while an Announcement is
+	// missingPatience bounds for how long the agent withdraws nothing while an Announcement is
 	// missing: the manager makes it anew well before, also if another manager has to take
 	// over first.
-	missingFor = 15 * time.Second
+	missingPatience = 15 * time.Second
 
 	// ReprobeInterval is how long an address for which another station answers is left
 	// alone before the link is asked again.
@@ -103,8 +103,8 @@ const (
 	yieldAskRate = 1000
 )
 
-// Earliest returns the shorter of two waits, of which 0 means for ever.
-func Earliest(a, b time.Duration) time.Duration {
+// ShorterWait returns the shorter of two waits, of which 0 means for ever.
+func ShorterWait(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}

@@ -98,10 +98,10 @@ type Memory struct {
 	// MissingSince says since when objects that asked for addresses have been gone; zero while
 	// the time does not count. Losing it is as harmless as losing AskingObjects.
 	MissingSince map[ObjectID]time.Time
-	// Probes are the questions that were asked about addresses that the node is to claim,
+	// ProbeStates are the questions that were asked about addresses that the node is to claim,
 	// and what the links answered. After a restart the agent asks again, and claims the
 	// addresses some 200 ms later.
-	Probes map[ProbeTarget]Probe
+	ProbeStates map[ProbeTarget]ProbeState
 	// ProxyWaitSince says since when addresses wait for the service proxy. After a restart
 	// they wait for up to another ProxyPatience.
 	ProxyWaitSince map[netip.Addr]time.Time

@@ -13,8 +13,8 @@ type ProbeTarget struct {
 	Addr      netip.Addr
 }
 
-// Probe is what is known of an address that the node is to claim.
-type Probe struct {
+// ProbeState is what is known of an address that the node is to claim.
+type ProbeState struct {
 	// IsAsking means that the link is being asked now. Until it has answered, its last
 	// answer stands.
 	IsAsking bool
@@ -26,10 +26,10 @@ type Probe struct {
 	Err error
 }
 
-// ProbeAnswer is what a link has answered: a Probe of a target.
+// ProbeAnswer is what a link has answered: the ProbeState of a target.
 type ProbeAnswer struct {
 	Target ProbeTarget
-	Probe  Probe
+	State  ProbeState
 }
 
 // ProbeQuestion is a question to ask of a link.
@@ -40,7 +40,7 @@ type ProbeQuestion struct {
 }
 
 // isDue reports whether the link is to be asked, for the first time or again.
-func (p Probe) isDue(now time.Time) bool {
+func (p ProbeState) isDue(now time.Time) bool {
 	validFor := ReprobeInterval
 	if p.MAC == "" && p.Err == nil {
 		validFor = SilenceValid
@@ -52,12 +52,12 @@ func targetOf(d *Desired) ProbeTarget { return ProbeTarget{d.Interface, d.Addr} 
 
 // takeAnswers puts the answers of links into the memory.
 func (m *Memory) takeAnswers(answers []ProbeAnswer) {
-	m.Probes = maps.Clone(m.Probes)
-	if m.Probes == nil {
-		m.Probes = map[ProbeTarget]Probe{}
+	m.ProbeStates = maps.Clone(m.ProbeStates)
+	if m.ProbeStates == nil {
+		m.ProbeStates = map[ProbeTarget]ProbeState{}
 	}
 	for _, a := range answers {
-		m.Probes[a.Target] = a.Probe
+		m.ProbeStates[a.Target] = a.State
 	}
 }
 
@@ -74,10 +74,10 @@ func (d *decisionBuilder) claimByAnswers() {
 			operations = append(operations, op)
 		}
 	}
-	probes := make(map[ProbeTarget]Probe, len(claims))
+	probes := make(map[ProbeTarget]ProbeState, len(claims))
 	for _, op := range claims {
 		target := targetOf(op.Desired)
-		p := d.memory.Probes[target]
+		p := d.memory.ProbeStates[target]
 		if p.isDue(d.in.Now) {
 			p.IsAsking = true
 			d.Questions = append(d.Questions, ProbeQuestion{target, op.Desired.PreviousMACs})
@@ -91,18 +91,18 @@ func (d *decisionBuilder) claimByAnswers() {
 			probes[target] = p
 		}
 	}
-	for target, p := range d.memory.Probes { // of no use any more, but the answer will come
+	for target, p := range d.memory.ProbeStates { // of no use any more, but the answer will come
 		if _, isClaimed := probes[target]; !isClaimed && p.IsAsking {
 			probes[target] = p
 		}
 	}
-	d.memory.Probes = probes
+	d.memory.ProbeStates = probes
 	d.plan.Operations = operations
 }
 
 // claim reports whether an address may be added, by what is known of it, and, if not,
 // whether that remains known. If the address may not be added, claim notes its Result.
-func (d *decisionBuilder) claim(op Operation, p Probe) (add, isKept bool) {
+func (d *decisionBuilder) claim(op Operation, p ProbeState) (add, isKept bool) {
 	desired, addr := op.Desired, op.Desired.Addr
 	yield, isYielded, _ := yieldOf(d.in.Yields, desired, d.in.Now)
 	switch {
@@ -119,7 +119,7 @@ func (d *decisionBuilder) claim(op Operation, p Probe) (add, isKept bool) {
 		// says when that is.
 		yield = yield.answeredBy(p.MAC, p.AnsweredAt)
 		if d.AnsweredYields == nil {
-			d.AnsweredYields = map[netip.Addr]Probe{}
+			d.AnsweredYields = map[netip.Addr]ProbeState{}
 		}
 		d.AnsweredYields[addr] = p
 		d.plan.Results[addr] = yield.Result()
@@ -134,10 +134,10 @@ func (d *decisionBuilder) claim(op Operation, p Probe) (add, isKept bool) {
 // forgetClaimed forgets the answers for addresses that were claimed, so that the next claim
 // asks anew. What could not be added is tried again without asking.
 func (m *Memory) forgetClaimed(operations []Operation, result func(netip.Addr) Result) {
-	m.Probes = maps.Clone(m.Probes)
+	m.ProbeStates = maps.Clone(m.ProbeStates)
 	for _, op := range operations {
 		if op.Kind == Add && !hasFailed(result(op.Desired.Addr)) {
-			delete(m.Probes, targetOf(op.Desired))
+			delete(m.ProbeStates, targetOf(op.Desired))
 		}
 	}
 }

@@ -162,13 +162,13 @@ func TestOnlyRepairsArePaced(t *testing.T) {
 			in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/24"))
 		}, true},
 		"the link is silent": {local("192.0.2.1", 24), fought, func(in *Inputs) {
-			in.ProbeAnswers = []ProbeAnswer{{ProbeTarget{"eth0", heldAddr}, Probe{AnsweredAt: begin}}}
+			in.ProbeAnswers = []ProbeAnswer{{ProbeTarget{"eth0", heldAddr}, ProbeState{AnsweredAt: begin}}}
 		}, true},
 		"was yielded": {local("192.0.2.1", 24, takeover), fought, func(in *Inputs) {
 			in.Yields = map[netip.Addr]YieldedAddress{
 				heldAddr: {Epoch: 3, MAC: stranger, AnsweredAt: begin.Add(-time.Second), Unanswered: 2},
 			}
-			in.ProbeAnswers = []ProbeAnswer{{ProbeTarget{"eth0", heldAddr}, Probe{AnsweredAt: begin}}}
+			in.ProbeAnswers = []ProbeAnswer{{ProbeTarget{"eth0", heldAddr}, ProbeState{AnsweredAt: begin}}}
 		}, true},
 		"a Virtual address": {virtual("198.51.100.1", 32), onVirtual, func(*Inputs) {}, false},
 		"the virtual interface is missing": {

@@ -52,8 +52,8 @@ type Report struct {
 	// reported yet, and the manager is to know the facts all the time.
 	FactsIn   string
 	KeepFacts bool
-	// Note is added to the message of Ready.
-	Note string
+	// ReadyNote is added to the message of Ready.
+	ReadyNote string
 	// Now is the time of the report, in whole seconds, as the API stores it.
 	Now metav1.Time
 }
@@ -101,13 +101,13 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 func statusesOf(ann *purelbv1.Announcement) map[netip.Addr]purelbv1.AddressStatus {
 	statuses := make(map[netip.Addr]purelbv1.AddressStatus, len(ann.Status.Addresses))
 	for _, s := range ann.Status.Addresses {
-		statuses[parsed(s.Address)] = s
+		statuses[parseAddrOrZero(s.Address)] = s
 	}
 	return statuses
 }
 
-// parsed returns the address of a text; it is not valid where the text is none.
-func parsed(text string) netip.Addr {
+// parseAddrOrZero returns the address of a text; it is not valid where the text is none.
+func parseAddrOrZero(text string) netip.Addr {
 	addr, _ := netip.ParseAddr(text)
 	return addr
 }
@@ -119,7 +119,7 @@ type addressedEntry struct {
 }
 
 func addressedEntryOf(entry *purelbv1.AnnouncedAddress) addressedEntry {
-	return addressedEntry{parsed(entry.Address), entry}
+	return addressedEntry{parseAddrOrZero(entry.Address), entry}
 }
 
 // addressedStatus is the status of an address, and the address.
@@ -217,15 +217,15 @@ func (s *statusBuilder) addColumns() {
 		services = append(services, entry.Services...)
 	}
 	slices.Sort(services)
-	s.Failing = failing(s.Addresses)
+	s.Failing = describeFailing(s.Addresses)
 	s.LocalAddresses = textlimit.ListWithin(local, maxLine)
 	s.VirtualAddresses = textlimit.ListWithin(virtual, maxLine)
 	s.Services = textlimit.ListWithin(slices.Compact(services), maxLine)
 }
 
-// failing names the first address that is not announced, with its state, and says how many more
+// describeFailing names the first address that is not announced, with its state, and says how many more
 // there are. One that is Pending comes after all others: it may be announced in a moment.
-func failing(addresses []purelbv1.AddressStatus) string {
+func describeFailing(addresses []purelbv1.AddressStatus) string {
 	var pending, others []string
 	for i := range addresses {
 		switch s := &addresses[i]; s.State {
@@ -286,8 +286,8 @@ func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, 
 	for _, text := range textlimit.First(slices.Concat(troubled, pending), 1) {
 		message += "; " + textlimit.Shorten(text, maxMessage)
 	}
-	if report.Note != "" {
-		message += "; " + report.Note
+	if report.ReadyNote != "" {
+		message += "; " + report.ReadyNote
 	}
 
 	ready := metav1.Condition{

@@ -52,9 +52,9 @@ func TestStatus(t *testing.T) {
 				State: purelbv1.StateAnnounced, Interface: "eth0", Reason: ReasonWithdrawFailed, Message: "another Announcement's",
 			},
 		},
-		Note:    "kube-lb0 is of kind ifb",
-		FactsIn: "node1",
-		Now:     now,
+		ReadyNote: "kube-lb0 is of kind ifb",
+		FactsIn:   "node1",
+		Now:       now,
 	}
 	message := "3 of 4 addresses announced; 192.0.2.11 Conflict: somebody answers; and 1 more; kube-lb0 is of kind ifb"
 	want := purelbv1.AnnouncementStatus{
@@ -126,12 +126,12 @@ func TestFailing(t *testing.T) {
 				Address: fmt.Sprintf("2001:db8::%d", i), State: purelbv1.AddressState(state),
 			})
 		}
-		if got := failing(addresses); got != row.want {
+		if got := describeFailing(addresses); got != row.want {
 			t.Errorf("%s: %q, want %q", row.name, got, row.want)
 		}
 	}
 	longest := purelbv1.AddressStatus{Address: strings.Repeat("x", 39), State: purelbv1.StateConflict}
-	if n := len(failing(slices.Repeat([]purelbv1.AddressStatus{longest}, 100))); n > 128 {
+	if n := len(describeFailing(slices.Repeat([]purelbv1.AddressStatus{longest}, 100))); n > 128 {
 		t.Errorf("%d bytes", n)
 	}
 }

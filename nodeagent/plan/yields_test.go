@@ -146,29 +146,30 @@ func TestYieldedIsAnsweredFor(t *testing.T) {
 	in.Yields = map[netip.Addr]YieldedAddress{heldAddr: {Epoch: 3, MAC: stranger, AnsweredAt: begin, Unanswered: 2}}
 	target := ProbeTarget{"eth0", heldAddr}
 	for _, isAskingAgain := range []bool{false, true} {
-		answer := Probe{MAC: otherStranger, AnsweredAt: in.Now, IsAsking: isAskingAgain}
+		answer := ProbeState{MAC: otherStranger, AnsweredAt: in.Now, IsAsking: isAskingAgain}
 		in.ProbeAnswers = []ProbeAnswer{{target, answer}}
 		memory, decision := Decide(Memory{}, in)
-		if diff := cmp.Diff(map[netip.Addr]Probe{heldAddr: answer}, decision.AnsweredYields, compareDecisions); diff != "" {
+		want := map[netip.Addr]ProbeState{heldAddr: answer}
+		if diff := cmp.Diff(want, decision.AnsweredYields, compareDecisions); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		if r := decision.results[heldAddr]; r.State != purelbv1.StateYielded || r.MAC != otherStranger ||
 			len(decision.Operations) > 0 || decision.DecideIn != time.Second {
 			t.Errorf("%+v, %v, decides again in %s", r, operationsOf(decision), decision.DecideIn)
 		}
-		if _, isRemembered := memory.Probes[target]; isRemembered != isAskingAgain {
+		if _, isRemembered := memory.ProbeStates[target]; isRemembered != isAskingAgain {
 			t.Errorf("is being asked %v, and the answer is remembered: %v", isAskingAgain, isRemembered)
 		}
 	}
 	// The link is silent: the agent claims the address again.
-	in.ProbeAnswers = []ProbeAnswer{{target, Probe{AnsweredAt: in.Now}}}
+	in.ProbeAnswers = []ProbeAnswer{{target, ProbeState{AnsweredAt: in.Now}}}
 	_, decision := Decide(Memory{}, in)
 	if diff := cmp.Diff([]string{"Add eth0 192.0.2.1/32"}, operationsOf(decision)); diff != "" ||
 		!decision.Operations[0].Reclaim || !decision.Operations[0].Announce {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}
 	// Under a higher epoch the answer is that of a stranger.
-	in.ProbeAnswers = []ProbeAnswer{{target, Probe{MAC: otherStranger, AnsweredAt: in.Now}}}
+	in.ProbeAnswers = []ProbeAnswer{{target, ProbeState{MAC: otherStranger, AnsweredAt: in.Now}}}
 	in.Announcements[0].Spec.Addresses[0].Epoch = 4
 	if _, decision = Decide(Memory{}, in); decision.results[heldAddr].State != purelbv1.StateConflict ||
 		decision.AnsweredYields != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// period is how often an address is asked for by all of its askers together.
-	period = time.Minute
+	// askPeriod is how often an address is asked for by all of its askers together.
+	askPeriod = time.Minute
 	// repeatAfter is how long after silence the question is repeated: three times that is longer than
 	// it takes until the addresses of a dead node have another one.
 	repeatAfter = 5 * time.Second
@@ -36,26 +36,26 @@ const RoundGap = time.Second
 // Asker is what a node has found out about addresses of others. It is lost with the process: the
 // next one asks for all of them at once, and begins with what this one has reported.
 type Asker struct {
-	asked map[Key]*asked
+	asked map[Key]*askedAddress
 }
 
-// asked is an address that a node asks for.
-type asked struct {
+// askedAddress is an address that a node asks for.
+type askedAddress struct {
 	Target
 	// dueAt is when to ask next.
 	dueAt time.Time
 	// silences counts the last rounds in a row in which the holder did not answer, and counted the last
 	// ones of these in a row that count.
-	silences, counted int
+	silences, countedSilences int
 	// hasHeardHolder is that the holder has answered this node, for whatever address.
 	hasHeardHolder bool
-	found          found
-	// reported is the time of the last answer as it is reported.
-	reported time.Time
+	finding        finding
+	// reportedLastAnswer is the time of the last answer as it is reported.
+	reportedLastAnswer time.Time
 }
 
-// found is what a node has found out about an address.
-type found struct {
+// finding is what a node has found out about an address.
+type finding struct {
 	reachable   metav1.ConditionStatus
 	reason, mac string
 	// lastAnswer is when the holder last answered; zero if it never did.
@@ -77,25 +77,26 @@ type Answer struct {
 }
 
 // New returns an Asker that asks for nothing.
-func New() *Asker { return &Asker{asked: map[Key]*asked{}} }
+func New() *Asker { return &Asker{asked: map[Key]*askedAddress{}} }
 
 // SetTargets replaces what is asked for. What has not changed stays as it is.
 func (a *Asker) SetTargets(targets map[Key]Target, now time.Time) {
-	maps.DeleteFunc(a.asked, func(key Key, _ *asked) bool { _, isAsked := targets[key]; return !isAsked })
+	maps.DeleteFunc(a.asked, func(key Key, _ *askedAddress) bool { _, isAsked := targets[key]; return !isAsked })
 	for key, target := range targets {
 		known := a.asked[key]
 		if known != nil && known.Epoch == target.Epoch && known.Holder == target.Holder {
 			known.Target = target
 			continue
 		}
-		next := &asked{
-			Target: target, dueAt: now, found: found{reachable: metav1.ConditionUnknown, reason: v1.ReasonNotAsked},
+		next := &askedAddress{
+			Target: target, dueAt: now, finding: finding{reachable: metav1.ConditionUnknown, reason: v1.ReasonNotAsked},
 			hasHeardHolder: known != nil && known.Holder == target.Holder && known.hasHeardHolder,
 		}
 		if s := &target.Stored; known == nil && s.Address != "" && s.Epoch == target.Epoch { // of an earlier process
-			next.found = found{reachable: s.Reachable, reason: s.Reason, mac: s.MAC}
+			next.finding = finding{reachable: s.Reachable, reason: s.Reason, mac: s.MAC}
 			if s.LastReachable != nil {
-				next.found.lastAnswer, next.reported, next.hasHeardHolder = s.LastReachable.Time, s.LastReachable.Time, true
+				next.finding.lastAnswer, next.reportedLastAnswer = s.LastReachable.Time, s.LastReachable.Time
+				next.hasHeardHolder = true
 			}
 		}
 		a.asked[key] = next
@@ -152,31 +153,31 @@ func (a *Asker) End(due []Key, answers map[Key]Answer, now time.Time) (isNews bo
 		if t == nil { // not asked for any more
 			continue
 		}
-		before := t.found
+		before := t.finding
 		answer := answers[key]
 		if answer.Err == nil && answer.MAC != "" && t.isHolder(answer.MAC) {
 			t.noteAnswer(key, now)
 		} else {
 			t.noteSilence(key, answer, answers, now)
 		}
-		before.lastAnswer = t.found.lastAnswer
-		isNews = isNews || before != t.found || t.found.lastAnswer.Sub(t.reported) >= reportInterval
+		before.lastAnswer = t.finding.lastAnswer
+		isNews = isNews || before != t.finding || t.finding.lastAnswer.Sub(t.reportedLastAnswer) >= reportInterval
 	}
 	return isNews
 }
 
-func (t *asked) isHolder(mac string) bool {
+func (t *askedAddress) isHolder(mac string) bool {
 	return mac != "" && (len(t.HolderMACs) == 0 || slices.Contains(t.HolderMACs, mac))
 }
 
-func (t *asked) noteAnswer(key Key, now time.Time) {
-	t.silences, t.counted, t.hasHeardHolder = 0, 0, true
-	t.found = found{reachable: metav1.ConditionTrue, reason: v1.ReasonAnswered, lastAnswer: now}
+func (t *askedAddress) noteAnswer(key Key, now time.Time) {
+	t.silences, t.countedSilences, t.hasHeardHolder = 0, 0, true
+	t.finding = finding{reachable: metav1.ConditionTrue, reason: v1.ReasonAnswered, lastAnswer: now}
 	t.dueAt = t.nextTurn(key.Addr, now)
 }
 
 // noteSilence notes that the holder has not answered for the address.
-func (t *asked) noteSilence(key Key, answer Answer, answers map[Key]Answer, now time.Time) {
+func (t *askedAddress) noteSilence(key Key, answer Answer, answers map[Key]Answer, now time.Time) {
 	t.silences++
 	isFirst := t.silences == 1 // no other address was asked for
 	reason, doesCount := v1.ReasonNoWitness, false
@@ -193,27 +194,27 @@ func (t *asked) noteSilence(key Key, answer Answer, answers map[Key]Answer, now 
 		reason, doesCount = v1.ReasonHolderSilent, t.hasHeardHolder
 	}
 	if doesCount {
-		t.counted++
+		t.countedSilences++
 	} else {
-		t.counted = 0
+		t.countedSilences = 0
 	}
 	t.dueAt = now.Add(repeatAfter)
 	switch {
-	case t.counted >= roundsUntilUnreachable:
-		t.found.reachable, t.found.reason, t.found.mac = metav1.ConditionFalse, reason, answer.MAC
+	case t.countedSilences >= roundsUntilUnreachable:
+		t.finding.reachable, t.finding.reason, t.finding.mac = metav1.ConditionFalse, reason, answer.MAC
 		t.dueAt = now.Add(unreachableInterval)
-	case t.counted == 0 && t.silences > roundsUntilUnreachable:
-		t.found.reachable, t.found.reason, t.found.mac = metav1.ConditionUnknown, reason, ""
+	case t.countedSilences == 0 && t.silences > roundsUntilUnreachable:
+		t.finding.reachable, t.finding.reason, t.finding.mac = metav1.ConditionUnknown, reason, ""
 		t.dueAt = t.nextTurn(key.Addr, now)
 	}
 }
 
 // nextTurn returns when the node is to ask for an address next.
-func (t *asked) nextTurn(addr netip.Addr, now time.Time) time.Time {
+func (t *askedAddress) nextTurn(addr netip.Addr, now time.Time) time.Time {
 	h := fnv.New64a()
 	_, _ = h.Write(addr.AsSlice())
-	cycle := time.Duration(t.Turns) * period
-	turn := time.Duration(t.Turn)*period + time.Duration(h.Sum64()%uint64(period)) //nolint:gosec // below a minute
+	cycle := time.Duration(t.Turns) * askPeriod
+	turn := time.Duration(t.Turn)*askPeriod + time.Duration(h.Sum64()%uint64(askPeriod)) //nolint:gosec // below a minute
 	at := now.Truncate(cycle).Add(turn)
 	if !at.After(now) {
 		at = at.Add(cycle)

@@ -43,7 +43,7 @@ func (a *Asker) Status(ann *v1.Announcement, now metav1.Time) v1.AnnouncementSta
 	for _, r := range current {
 		if addr, err := netip.ParseAddr(r.Address); err == nil {
 			if t := a.asked[Key{string(asking.Interface), addr}]; t != nil {
-				t.reported = timeOf(r.LastReachable)
+				t.reportedLastAnswer = timeOf(r.LastReachable)
 			}
 		}
 	}
@@ -60,9 +60,9 @@ func (a *Asker) reachabilityOf(
 	}
 	addr, _ := netip.ParseAddr(entry.Address) // if it is none it is not asked for
 	if t := a.asked[Key{iface, addr}]; t != nil && t.Epoch == entry.Epoch {
-		r.Reachable, r.Reason, r.MAC = t.found.reachable, t.found.reason, t.found.mac
-		if !t.found.lastAnswer.IsZero() {
-			last := metav1.NewTime(t.found.lastAnswer.Truncate(time.Second))
+		r.Reachable, r.Reason, r.MAC = t.finding.reachable, t.finding.reason, t.finding.mac
+		if !t.finding.lastAnswer.IsZero() {
+			last := metav1.NewTime(t.finding.lastAnswer.Truncate(time.Second))
 			r.LastReachable = &last
 		}
 	}

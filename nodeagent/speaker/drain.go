@@ -17,8 +17,8 @@ const (
 // drainState is how far the node is with sending traffic away. A new process begins anew, which
 // only takes longer.
 type drainState struct {
-	// since is when the speaker learnt that the node drains; zero if it does not.
-	since time.Time
+	// drainsSince is when the speaker learnt that the node drains; zero if it does not.
+	drainsSince time.Time
 }
 
 // advance notes whether the node is to drain. It returns the phase, whether the drain is over,
@@ -27,13 +27,13 @@ func (d *drainState) advance(
 	isDraining bool, now time.Time,
 ) (phase routes.DrainPhase, isOver bool, wait time.Duration) {
 	if !isDraining {
-		d.since = time.Time{}
+		d.drainsSince = time.Time{}
 		return routes.NotDraining, false, 0
 	}
-	if d.since.IsZero() {
-		d.since = now
+	if d.drainsSince.IsZero() {
+		d.drainsSince = now
 	}
-	switch past := now.Sub(d.since); {
+	switch past := now.Sub(d.drainsSince); {
 	case past < avoidTime:
 		return routes.Avoid, false, avoidTime - past
 	case past < avoidTime+settleTime:

@@ -127,8 +127,8 @@ type Speaker struct {
 	// isReady is what the readiness check says.
 	isReady atomic.Bool
 
-	// running has the library as long as it runs. Rounds change it; resetSession waits for none.
-	running atomic.Pointer[Server]
+	// runningServer has the library as long as it runs. Rounds change it; resetSession waits for none.
+	runningServer atomic.Pointer[Server]
 
 	// mu protects the two below, which the cache's goroutine writes.
 	mu      sync.Mutex
@@ -148,17 +148,17 @@ type state struct {
 	endBFD   func()
 	bfdWaits routes.BFDWaits
 	// held is what the library holds, and routerID as which router it was started.
-	held     routes.Desired
-	routerID netip.Addr
-	refusal  refusal
+	held           routes.Desired
+	routerID       netip.Addr
+	libraryRefusal libraryRefusal
 	// blocked says why nothing can be changed; empty if it can. The routes stay meanwhile.
 	blocked string
 	// isRestart means that an earlier speaker ran since the node booted.
 	isRestart bool
 	// isOpen means that sessions may be opened: the service proxy works, or has been waited for.
-	isOpen bool
-	began  time.Time
-	drain  drainState
+	isOpen    bool
+	startedAt time.Time
+	drain     drainState
 	// lingering are the routes that others replace. A new process withdraws them at once: it holds
 	// the others when its sessions begin.
 	lingering routes.Lingering
@@ -188,8 +188,8 @@ func (s *state) failureGap(before, after purelbv1.NodeRoutingStatus) time.Durati
 	return 0
 }
 
-// refusal is what the library has refused. A new process tries at once.
-type refusal struct {
+// libraryRefusal is what the library has refused. A new process tries at once.
+type libraryRefusal struct {
 	// err says what and why; nil if there is nothing. rest are the changes that are still to be made, and
 	// retryAt when.
 	err     error
@@ -282,11 +282,11 @@ func (s *Speaker) restore(ctx context.Context) error {
 	}
 	s.routing = routing
 	s.state = state{
-		isRestart: isSameBoot, isOpen: isSameBoot, began: s.Tasks.Now(), routers: map[string]netip.Addr{},
+		isRestart: isSameBoot, isOpen: isSameBoot, startedAt: s.Tasks.Now(), routers: map[string]netip.Addr{},
 		addresses: map[string][]plan.Address{}, bootID: bootID,
-		unit:     unitWatch{dir: s.UnitDir},
-		refusal:  refusal{backoff: pacing.Backoff{Min: minRefusalRetry, Max: maxRefusalRetry}},
-		failures: pacing.Backoff{Min: minFailureGap, Max: maxFailureGap},
+		unit:           unitWatch{dir: s.UnitDir},
+		libraryRefusal: libraryRefusal{backoff: pacing.Backoff{Min: minRefusalRetry, Max: maxRefusalRetry}},
+		failures:       pacing.Backoff{Min: minFailureGap, Max: maxFailureGap},
 	}
 	if isSameBoot {
 		left := s.checkpointOf(routing)
@@ -433,10 +433,10 @@ func (s *Speaker) reportSessions(ctx context.Context, routing *purelbv1.NodeRout
 // soon as something else is to change; until then change returns how long that is.
 func (s *Speaker) change(ctx context.Context, desired routes.Desired, now time.Time) (wait time.Duration, err error) {
 	changes := routes.Difference(s.state.held, desired, s.state.isOpen)
-	r := &s.state.refusal
-	if r.err != nil && now.Before(r.retryAt) && reflect.DeepEqual(changes, r.rest) {
+	refusal := &s.state.libraryRefusal
+	if refusal.err != nil && now.Before(refusal.retryAt) && reflect.DeepEqual(changes, refusal.rest) {
 		s.state.held.Networks, s.state.held.Waiting = desired.Networks, desired.Waiting
-		return r.retryAt.Sub(now), nil
+		return refusal.retryAt.Sub(now), nil
 	}
 	var refused routes.Refused
 	if !changes.IsEmpty() {
@@ -444,19 +444,19 @@ func (s *Speaker) change(ctx context.Context, desired routes.Desired, now time.T
 		s.logChanges(ctx, changes)
 	}
 	s.state.held = routes.AfterChanges(s.state.held, desired, changes, refused)
-	if r.err = refused.Err(); r.err == nil {
-		r.backoff.Reset()
+	if refusal.err = refused.Err(); refusal.err == nil {
+		refusal.backoff.Reset()
 		return 0, nil
 	}
-	r.rest = routes.Difference(s.state.held, desired, s.state.isOpen)
-	wait = r.backoff.Next()
-	r.retryAt = now.Add(wait)
-	return wait, r.err
+	refusal.rest = routes.Difference(s.state.held, desired, s.state.isOpen)
+	wait = refusal.backoff.Next()
+	refusal.retryAt = now.Add(wait)
+	return wait, refusal.err
 }
 
 // server returns the library, nil if it does not run.
 func (s *Speaker) server() Server {
-	if running := s.running.Load(); running != nil {
+	if running := s.runningServer.Load(); running != nil {
 		return *running
 	}
 	return nil
@@ -480,7 +480,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 		if err := server.Stop(ctx, true); err != nil {
 			log.FromContext(ctx).Error(err, "The sessions did not end in order")
 		}
-		s.running.Store(nil)
+		s.runningServer.Store(nil)
 		s.state.held, s.state.isRestart = routes.Desired{}, true
 	}
 	server := s.NewServer(func() { pacing.Signal(s.wake) })
@@ -489,7 +489,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 	if err := server.Start(ctx, routerID, unusedASN); err != nil {
 		return err
 	}
-	s.running.Store(&server)
+	s.runningServer.Store(&server)
 	s.state.routerID = routerID
 	return nil
 }
@@ -498,7 +498,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 // the service proxy, without which the node would drop what it attracts.
 func (s *Speaker) mayOpen(ctx context.Context) bool {
 	if !s.state.isOpen {
-		s.state.isOpen = s.Tasks.Now().Sub(s.state.began) > proxyPatience || s.ProxyForwards(ctx)
+		s.state.isOpen = s.Tasks.Now().Sub(s.state.startedAt) > proxyPatience || s.ProxyForwards(ctx)
 	}
 	return s.state.isOpen
 }
@@ -530,7 +530,8 @@ func (s *Speaker) addressesOn(iface string) ([]plan.Address, error) {
 	return nil, err
 }
 
-// isFromCheckpoint reports whether a NodeRouting is known from the checkpoint only, as the API server has yet to answer.
+// isFromCheckpoint reports whether a NodeRouting is known from the checkpoint only, as the API server has yet to
+// answer.
 func isFromCheckpoint(routing *purelbv1.NodeRouting) bool { return routing.UID == "" }
 
 // report passes on how the sessions are.
@@ -538,8 +539,8 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 	latest := *routing
 	latest.Status = s.reporter.Latest(routing, routing.Status)
 	problem := s.state.blocked
-	if problem == "" && s.state.refusal.err != nil {
-		problem = "the BGP library refuses some of it, and is given it again: " + s.state.refusal.err.Error()
+	if problem == "" && s.state.libraryRefusal.err != nil {
+		problem = "the BGP library refuses some of it, and is given it again: " + s.state.libraryRefusal.err.Error()
 	}
 	status := routes.Status(&latest, s.state.held, sessions, isDrained, problem)
 	mayWait := s.state.failureGap(latest.Status, status)
@@ -559,7 +560,7 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 		allSent = allSent && sent
 	}
 	isComplete := s.state.isOpen && allSent && len(s.state.held.Waiting) == 0
-	s.isReady.Store(isComplete || s.Tasks.Now().Sub(s.state.began) > readyPatience)
+	s.isReady.Store(isComplete || s.Tasks.Now().Sub(s.state.startedAt) > readyPatience)
 }
 
 // stop ends the sessions. Neighbours keep the routes while the next speaker starts, unless

@@ -419,7 +419,7 @@ func TestFaultCheckpoints(t *testing.T) {
 }
 
 // retryNow lets the time pass until the library is given again what it refused.
-func (w *world) retryNow() { w.state.refusal.retryAt = time.Time{} }
+func (w *world) retryNow() { w.state.libraryRefusal.retryAt = time.Time{} }
 
 // TestFaultNeighbourRefused has a library that does not take the first of two neighbours, until it
 // does. The speaker has a session with the other one meanwhile, and leaves that one alone.
@@ -575,9 +575,9 @@ func TestDrainRounds(t *testing.T) {
 	routing.Spec.DrainSince = &metav1.Time{Time: time.Now()}
 	w.setRouting(routing, false)
 	w.expect("+198.51.100.1/32 avoid")
-	w.state.drain.since = w.state.drain.since.Add(-avoidTime)
+	w.state.drain.drainsSince = w.state.drain.drainsSince.Add(-avoidTime)
 	w.expect("-198.51.100.1/32")
-	w.state.drain.since = w.state.drain.since.Add(-settleTime)
+	w.state.drain.drainsSince = w.state.drain.drainsSince.Add(-settleTime)
 	w.expect()
 	if !w.reporter.Latest(routing, purelbv1.NodeRoutingStatus{}).Drained {
 		t.Error("not reported as drained")

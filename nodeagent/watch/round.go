@@ -45,23 +45,23 @@ type Step struct {
 // Round ends a round, once all answers that came until now have been heard, and begins the
 // next one. The caller calls it each Settings.Interval. The first Step is about the watched node,
 // and those that follow, if any, are about other successors.
-func (w *Watcher) Round(now time.Time, facts RoundInputs) []Step {
+func (w *Watcher) Round(now time.Time, inputs RoundInputs) []Step {
 	step := Step{Node: w.target.Watched.Name}
 	if w.number > 0 {
-		step.Repeats = w.repeats()
-		w.judge(now, facts)
+		step.Repeats = w.addressesToRepeat()
+		w.judge(now, inputs)
 		w.watchAnsweringSuccessors()
 	}
-	step.Claims, step.SilentFor = w.claims(), now.Sub(w.answeredAt)
+	step.Claims, step.SilentFor = w.addressesToClaim(), now.Sub(w.answeredAt)
 	w.begin(now)
-	step.Round, step.Questions = w.number, w.questions(now, facts)
-	return append([]Step{step}, w.roundsOfSuccessorWatchers(now, facts)...)
+	step.Round, step.Questions = w.number, w.questions(now, inputs)
+	return append([]Step{step}, w.roundsOfSuccessorWatchers(now, inputs)...)
 }
 
-// repeats returns the addresses that are to be announced once more if this node has claimed them:
+// addressesToRepeat returns the addresses that are to be announced once more if this node has claimed them:
 // all, when the watched node answers after rounds in which it did not, be it that this node was cut
 // off; and when it answers for the first time, as an earlier process may have claimed them.
-func (w *Watcher) repeats() []netip.Addr {
+func (w *Watcher) addressesToRepeat() []netip.Addr {
 	if !w.watched.hasAnswered || w.watched.isAlive {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (w *Watcher) repeats() []netip.Addr {
 }
 
 // judge draws the conclusions of the round that ends.
-func (w *Watcher) judge(now time.Time, facts RoundInputs) {
+func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	if w.areWitnessesAsked {
 		w.nodes.judge()
 	}
@@ -96,7 +96,7 @@ func (w *Watcher) judge(now time.Time, facts RoundInputs) {
 		w.lateAt = w.lateAt[max(0, len(w.lateAt)-lateRounds):]
 	}
 	switch {
-	case w.watched.hasAnswered, isLate, !facts.CanHear, !w.watched.isKnown, w.misses > 0 && !isWitnessed:
+	case w.watched.hasAnswered, isLate, !inputs.CanHear, !w.watched.isKnown, w.misses > 0 && !isWitnessed:
 		w.misses = 0
 	default:
 		w.misses++
@@ -131,8 +131,8 @@ func (w *Watcher) judgeAddress(a *address) {
 	}
 }
 
-// claims returns the addresses that are to be claimed now.
-func (w *Watcher) claims() []Address {
+// addressesToClaim returns the addresses that are to be claimed now.
+func (w *Watcher) addressesToClaim() []Address {
 	if !w.isSilent() || w.isLate() {
 		return nil
 	}
@@ -166,7 +166,7 @@ func (w *Watcher) begin(now time.Time) {
 }
 
 // questions returns what to ask in the round that has begun.
-func (w *Watcher) questions(now time.Time, facts RoundInputs) []Question {
+func (w *Watcher) questions(now time.Time, inputs RoundInputs) []Question {
 	questions := w.askNode(nil, &w.target.Watched, !w.watched.hasEchoed || w.isSilenceQuestionDue())
 	if w.areWitnessesAsked {
 		for i := range w.target.Witnesses {
@@ -185,7 +185,7 @@ func (w *Watcher) questions(now time.Time, facts RoundInputs) []Question {
 		switch {
 		case w.misses > 0:
 			a.isAsked = a.isArmed && !a.isClaimed && w.isSilenceQuestionDue()
-		case toArm > 0 && w.isArmQuestionDue(a, now, facts):
+		case toArm > 0 && w.isArmQuestionDue(a, now, inputs):
 			a.isAsked, a.armAskedAt = true, now
 			toArm--
 		}
@@ -217,10 +217,10 @@ func (w *Watcher) isSilenceQuestionDue() bool {
 }
 
 // isArmQuestionDue reports whether the link is to be asked whether the watched node has an address.
-func (w *Watcher) isArmQuestionDue(a *address, now time.Time, facts RoundInputs) bool {
+func (w *Watcher) isArmQuestionDue(a *address, now time.Time, inputs RoundInputs) bool {
 	gap := armInterval
 	if a.unheld > 0 && a.unheld < disarmMisses {
 		gap = armRetry
 	}
-	return (!a.isArmed || !facts.IsAgentFresh) && now.Sub(a.armAskedAt) >= gap
+	return (!a.isArmed || !inputs.IsAgentFresh) && now.Sub(a.armAskedAt) >= gap
 }

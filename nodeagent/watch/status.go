@@ -11,8 +11,8 @@ import (
 	"github.com/purelb/purelb-operator/internal/condition"
 )
 
-// messages of condition Ready, by reason; they get the name of the watched node.
-var messages = map[string]string{
+// readyMessages of condition Ready, by reason; they get the name of the watched node.
+var readyMessages = map[string]string{
 	ReasonDisabled: "local.failover of the LBNodeAgent is not enabled: this node does not watch %s",
 	ReasonLate:     "this node is too busy to watch %s",
 	ReasonNoAnswer: "%s has answered neither echoes nor, if they count, ARP requests or neighbour solicitations",
@@ -29,7 +29,7 @@ func Status(ann *v1.Announcement, reason string, now metav1.Time) v1.Announcemen
 	ready := metav1.Condition{
 		Type: v1.ConditionReady, Status: condition.StatusOf(reason == ReasonWatching), Reason: reason,
 		ObservedGeneration: ann.Generation,
-		Message:            fmt.Sprintf(messages[reason], ann.Spec.Standby.Watched.NodeName), LastTransitionTime: now,
+		Message:            fmt.Sprintf(readyMessages[reason], ann.Spec.Standby.Watched.NodeName), LastTransitionTime: now,
 	}
 	conditions := slices.Clone(ann.Status.Conditions)
 	meta.SetStatusCondition(&conditions, ready) // keeps the time of the last transition

@@ -87,11 +87,11 @@ func (w *Watcher) retargetSuccessorWatchers() {
 // roundsOfSuccessorWatchers ends a round of the Watcher of each other successor, and begins the next one. An
 // address is armed with the node that answered for it last. No Announcement says whether another successor
 // has an address, so for its Watcher the agent is never fresh.
-func (w *Watcher) roundsOfSuccessorWatchers(now time.Time, facts RoundInputs) []Step {
+func (w *Watcher) roundsOfSuccessorWatchers(now time.Time, inputs RoundInputs) []Step {
 	var steps []Step
 	for _, name := range slices.Sorted(maps.Keys(w.successorWatchers)) {
 		watcher := w.successorWatchers[name]
-		steps = append(steps, watcher.Round(now, RoundInputs{CanHear: facts.CanHear})...)
+		steps = append(steps, watcher.Round(now, RoundInputs{CanHear: inputs.CanHear})...)
 		for addr, a := range watcher.addresses {
 			if own := w.addresses[addr]; watcher.watched.isKnown && a.heldAt.After(own.heldAt) {
 				own.isArmed = false

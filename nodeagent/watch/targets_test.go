@@ -131,7 +131,7 @@ func TestStatus(t *testing.T) {
 		}
 		return ann.Status.Conditions[0]
 	}
-	for reason := range messages {
+	for reason := range readyMessages {
 		want := metav1.ConditionFalse
 		if reason == ReasonWatching {
 			want = metav1.ConditionTrue

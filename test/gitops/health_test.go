@@ -269,7 +269,7 @@ func runAgent(t *testing.T, node, lbNodeAgent string) {
 		Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254"),
 	})
 	agent := &nodeagent.Agent{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Kernel: kernel, Neighbours: silentLink{},
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Kernel: kernel, Neighbours: silentLink{},
 		Metrics: nodeagent.NewMetrics(prometheus.NewRegistry()), NodeName: node, Namespace: purelbNamespace,
 		LBNodeAgent: lbNodeAgent,
 	}

@@ -109,7 +109,7 @@ func expectLabelValues(g *WithT, objects []*unstructured.Unstructured, m *labels
 			findObject[corev1.Service](g, objects, "Service", value)
 		case "state":
 			g.Expect(slices.Contains(placement.States, v1.AddressState(value)) ||
-				slices.Contains(controllers.ServiceStates, controllers.ServiceState(value))).To(BeTrue(), value)
+				slices.Contains(controllers.ServiceProgresses, controllers.ServiceProgress(value))).To(BeTrue(), value)
 		case "reason":
 			g.Expect(value).To(Equal(v1.ReasonExhausted))
 		}

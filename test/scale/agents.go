@@ -139,7 +139,7 @@ func (a *agents) start(ctx context.Context, n *node) error {
 	}
 	agent := &nodeagent.Agent{
 		Client:      trackedClient{mgr.GetClient(), name, a.tracker},
-		Live:        mgr.GetAPIReader(),
+		APIReader:   mgr.GetAPIReader(),
 		Kernel:      trackedKernel{n.kernel, name, a.tracker},
 		Neighbours:  a.wire.connect(n.number, a.shape.rack(n.number), n.kernel),
 		Metrics:     nodeagent.NewMetrics(prometheus.NewRegistry()),

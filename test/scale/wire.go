@@ -57,7 +57,7 @@ func (w *wire) unplug(node int) {
 
 // Announce makes a claim. All other stations of the link hear it.
 func (s *station) Announce(_ string, addr netip.Addr) error {
-	message := neigh.Message{Kind: neigh.Request, Addr: addr, MAC: mac(s.node), Gratuitous: true}
+	message := neigh.Message{Kind: neigh.Request, Addr: addr, MAC: mac(s.node), IsGratuitous: true}
 	var listeners []func(neigh.Message)
 	s.wire.mu.Lock()
 	s.wire.lastClaimants[addr] = s
@@ -113,7 +113,7 @@ func (s *station) deliverAnswer(addr netip.Addr, holder *station) {
 	wanted, receive := s.wanted, s.receive
 	s.wire.mu.Unlock()
 	if holder != nil && receive != nil && wanted(addr) {
-		receive(neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac(holder.node), Direct: true})
+		receive(neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac(holder.node), IsDirect: true})
 	}
 }
 

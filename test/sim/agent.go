@@ -45,7 +45,7 @@ func (n *Node) StartAgent() error {
 		return err
 	}
 	product := &nodeagent.Agent{
-		Client: dated{n.server.NewClient(a.intercept, a.cache), n.Clock}, Live: n.server.NewClient(a.intercept, nil),
+		Client: dated{n.server.NewClient(a.intercept, a.cache), n.Clock}, APIReader: n.server.NewClient(a.intercept, nil),
 		Kernel: kernel{n.Kernel, a}, Neighbours: neighbours{a}, Tasks: &a.process,
 		SuspendedFor: n.Clock.suspendedFor,
 		Metrics:      nodeagent.NewMetrics(prometheus.NewRegistry()),

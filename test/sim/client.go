@@ -42,7 +42,7 @@ func (s *station) receive(frame []byte) {
 		return
 	}
 	_, isKnown := s.neighbours[m.Addr]
-	isAnswer := m.Direct && neigh.MAC(frame[:6]) == s.mac
+	isAnswer := m.IsDirect && neigh.MAC(frame[:6]) == s.mac
 	if isKnown && (m.Addr.Is4() || m.Override) || !isKnown && isAnswer {
 		s.neighbours[m.Addr] = m.MAC
 		s.world.version++

@@ -47,7 +47,7 @@ func (a *agent) receive(c *NIC, frame []byte) {
 		}
 		for _, x := range a.sockets.exchanges {
 			if x.nic == c {
-				x.keep(neigh.Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.Direct && m.Kind != neigh.Request && !m.Gratuitous})
+				x.keep(neigh.Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.IsDirect && m.Kind != neigh.Request && !m.IsGratuitous})
 			}
 		}
 	}

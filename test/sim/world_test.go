@@ -186,7 +186,7 @@ func TestFramesOfTheProduct(t *testing.T) {
 		}
 		link.Connect("a", func([]byte) {}).Send(frame)
 		w.Run(time.Second)
-		if len(got) != 1 || got[0].MAC != a || !got[0].Gratuitous {
+		if len(got) != 1 || got[0].MAC != a || !got[0].IsGratuitous {
 			t.Errorf("heard %v", got)
 		}
 	})

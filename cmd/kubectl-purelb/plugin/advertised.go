@@ -10,8 +10,8 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// AdvertisedTo says whether one node advertises an address to one neighbour, by BGP.
-type AdvertisedTo struct {
+// SessionAdvertising says whether one node advertises an address to one neighbour, by BGP.
+type SessionAdvertising struct {
 	Node         string `json:"node"`
 	Peer         string `json:"peer"` // the BGPPeer
 	Neighbor     string `json:"neighbor"`
@@ -21,14 +21,14 @@ type AdvertisedTo struct {
 
 // explainBGP says to which neighbours nodes advertise a Virtual address. group is the ServiceGroup of the
 // address, or empty.
-func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place) (string, []AdvertisedTo) {
+func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place) (string, []SessionAdvertising) {
 	switch {
 	case len(c.unreadOf(kindBGPPeers, kindNodeRoutings)) > 0:
 		return "", nil
 	case len(c.BGPPeers) == 0:
 		return "there is no BGPPeer: PureLB does not know whether routers reach it", nil
 	}
-	var all []AdvertisedTo
+	var all []SessionAdvertising
 	carrying := 0
 	for i := range c.NodeRoutings {
 		r := &c.NodeRoutings[i]
@@ -37,7 +37,7 @@ func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place
 		})
 		for j := range r.Status.Sessions {
 			s := &r.Status.Sessions[j]
-			to := AdvertisedTo{Node: r.Spec.NodeName, Peer: s.Peer, Neighbor: s.Neighbor}
+			to := SessionAdvertising{Node: r.Spec.NodeName, Peer: s.Peer, Neighbor: s.Neighbor}
 			to.IsAdvertised, to.Why = advertises(r, s, a, group, hasAddress)
 			if to.IsAdvertised {
 				carrying++
@@ -45,7 +45,7 @@ func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place
 			all = append(all, to)
 		}
 	}
-	slices.SortStableFunc(all, func(x, y AdvertisedTo) int {
+	slices.SortStableFunc(all, func(x, y SessionAdvertising) int {
 		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Peer, y.Peer), cmp.Compare(x.Neighbor, y.Neighbor))
 	})
 	switch {

@@ -89,7 +89,7 @@ func TestExplainAdvertised(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := must(ExplainService(clusterOf(t, row.change), "shop", "edge"))(t).Addresses[0]
 			got := []string{a.BGP}
-			for _, s := range a.Advertised {
+			for _, s := range a.Sessions {
 				yes := "no"
 				if s.IsAdvertised {
 					yes = "yes"
@@ -101,8 +101,8 @@ func TestExplainAdvertised(t *testing.T) {
 			}
 		})
 	}
-	if a := must(ExplainService(clusterOf(t), "shop", "web"))(t).Addresses[0]; a.BGP != "" || len(a.Advertised) > 0 {
-		t.Errorf("of a Local address: %q, %v", a.BGP, a.Advertised)
+	if a := must(ExplainService(clusterOf(t), "shop", "web"))(t).Addresses[0]; a.BGP != "" || len(a.Sessions) > 0 {
+		t.Errorf("of a Local address: %q, %v", a.BGP, a.Sessions)
 	}
 	for _, kind := range []string{kindBGPPeers, kindNodeRoutings} {
 		c := clusterOf(t, func(o *Objects) { forget(o, kind) })

@@ -541,12 +541,12 @@ func TestPlans(t *testing.T) {
 		"more nodes":              {"a", "a b", "", howAnnounced},
 		"other nodes":             {"a", "b", placement.FirstPlacement, howAnnounced},
 	} {
-		if got := how(strings.Fields(row.from), strings.Fields(row.to), row.kind); got != row.want {
+		if got := howMoved(strings.Fields(row.from), strings.Fields(row.to), row.kind); got != row.want {
 			t.Errorf("%s: %s, want %s", name, got, row.want)
 		}
 	}
 	for want, plans := range map[string][]*Plan{"": {{}, {}}, "breaks": {{}, {Breaks: true}}} {
-		if got := (&PlanList{Plans: plans}).Break(); got != (want == "breaks") {
+		if got := (&PlanList{Plans: plans}).BreaksAny(); got != (want == "breaks") {
 			t.Errorf("of %d plans one breaks something: %t", len(plans), got)
 		}
 	}
@@ -554,8 +554,8 @@ func TestPlans(t *testing.T) {
 		t, changeService("late", func(svc *corev1.Service) { svc.Annotations[v1.AnnotationAddresses] = "192.168.1.250" }),
 	)
 	served := must(PlanApply(t.Context(), waiting, filesOf(t, groupFile)))(t)
-	if !slices.Equal(served.Served, []string{"shop/late"}) || served.Summary != "1 waiting Service served" {
-		t.Errorf("%s: %v", served.Summary, served.Served)
+	if !slices.Equal(served.NewlyServed, []string{"shop/late"}) || served.Summary != "1 waiting Service served" {
+		t.Errorf("%s: %v", served.Summary, served.NewlyServed)
 	}
 	none := clusterOf(t, func(o *Objects) {
 		for i := range o.Nodes {
@@ -607,11 +607,12 @@ func TestReadFiles(t *testing.T) {
 		spec["list"].([]any)[1].(map[string]any)["a"] != int64(2) {
 		t.Errorf("numbers are %#v", spec)
 	}
-	if inner := filepath.Join(folder, "d.yaml"); !slices.Equal(files.Folders, []string{inner}) {
-		t.Errorf("not looked into %q", files.Folders)
+	if inner := filepath.Join(folder, "d.yaml"); !slices.Equal(files.SkippedFolders, []string{inner}) {
+		t.Errorf("not looked into %q", files.SkippedFolders)
 	}
-	if all := must(ReadFiles([]string{folder}, nil, true))(t); len(all.Objects) != len(want)+1 || len(all.Folders) > 0 {
-		t.Errorf("with the folders in it %d objects, not looked into %q", len(all.Objects), all.Folders)
+	all := must(ReadFiles([]string{folder}, nil, true))(t)
+	if len(all.Objects) != len(want)+1 || len(all.SkippedFolders) > 0 {
+		t.Errorf("with the folders in it %d objects, not looked into %q", len(all.Objects), all.SkippedFolders)
 	}
 }
 

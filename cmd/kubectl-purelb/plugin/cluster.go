@@ -64,8 +64,8 @@ func checkNamespace(all []v1.LBNodeAgent, namespace string) error {
 		namespace, all[0].Namespace, all[0].Namespace)
 }
 
-// cannotRead is the error of a command that cannot do without a kind that is unread.
-func (c *Cluster) cannotRead(kind string) error {
+// unreadError is the error of a command that cannot do without a kind that is unread.
+func (c *Cluster) unreadError(kind string) error {
 	return fmt.Errorf("cannot read %s: %s", kind, c.unreadOf(kind)[0].Reason)
 }
 

@@ -23,8 +23,8 @@ const drainedBy = "kubectl-purelb-drain"
 // drainPoll is how often drain looks what is left on the node.
 const drainPoll = 250 * time.Millisecond
 
-// Drained is what came of a drain.
-type Drained struct {
+// DrainOutcome is what came of a drain.
+type DrainOutcome struct {
 	Node string `json:"node"`
 	// Left is what the node still announces or is to announce.
 	Left []string `json:"left"`
@@ -34,8 +34,8 @@ type Drained struct {
 // heeds, and waits until the node announces nothing any more. It writes what is left to w each time
 // that it changes. Nothing is changed if that could not be seen; then the result is nil. The label stays when
 // ctx ends first: then the error says what is still there.
-func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Writer) (*Drained, error) {
-	if err := canSeeWhatIsLeft(ctx, c, namespace, name); err != nil {
+func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Writer) (*DrainOutcome, error) {
+	if err := checkSeesWhatIsLeft(ctx, c, namespace, name); err != nil {
 		return nil, fmt.Errorf("node %s is as it was: %w", name, err)
 	}
 	node := &corev1.Node{}
@@ -50,7 +50,7 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 	} else {
 		_, _ = fmt.Fprintf(w, "node %s is already labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
 	}
-	last, result := "", &Drained{Node: name, Left: []string{}}
+	last, result := "", &DrainOutcome{Node: name, Left: []string{}}
 	for {
 		left, err := leftOn(ctx, c, namespace, name)
 		switch {
@@ -77,8 +77,8 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 	}
 }
 
-// canSeeWhatIsLeft says why it could not be seen what a node announces.
-func canSeeWhatIsLeft(ctx context.Context, c client.Reader, namespace, node string) error {
+// checkSeesWhatIsLeft says why it could not be seen what a node announces.
+func checkSeesWhatIsLeft(ctx context.Context, c client.Reader, namespace, node string) error {
 	var agents v1.LBNodeAgentList
 	switch err := c.List(ctx, &agents, client.InNamespace(namespace)); {
 	case isUnknownKind(err):
@@ -95,8 +95,8 @@ func canSeeWhatIsLeft(ctx context.Context, c client.Reader, namespace, node stri
 	return nil
 }
 
-// Undrained is what came of the end of a drain.
-type Undrained struct {
+// UndrainOutcome is what came of the end of a drain.
+type UndrainOutcome struct {
 	Node string `json:"node"`
 	// WasDrained is that the node had the label.
 	WasDrained bool `json:"wasDrained"`
@@ -104,7 +104,7 @@ type Undrained struct {
 
 // Undrain lets a node take part in load balancing again. It removes only a label that Drain has
 // put there, unless force is set. Nothing moves back by itself.
-func Undrain(ctx context.Context, c client.Client, name string, force bool, w io.Writer) (*Undrained, error) {
+func Undrain(ctx context.Context, c client.Client, name string, force bool, w io.Writer) (*UndrainOutcome, error) {
 	node := &corev1.Node{}
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func Undrain(ctx context.Context, c client.Client, name string, force bool, w io
 	switch {
 	case !isExcluded:
 		_, _ = fmt.Fprintf(w, "node %s is not labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
-		return &Undrained{Node: name}, nil
+		return &UndrainOutcome{Node: name}, nil
 	case value != drainedBy && !force:
 		return nil, fmt.Errorf(
 			"node %s has label %s=%s, which kubectl purelb drain has not put there: use --force to remove it", name,
@@ -124,7 +124,7 @@ func Undrain(ctx context.Context, c client.Client, name string, force bool, w io
 		return nil, err
 	}
 	_, _ = fmt.Fprintf(w, "node %s may be given addresses again; none moves back by itself\n", name)
-	return &Undrained{Node: name, WasDrained: true}, nil
+	return &UndrainOutcome{Node: name, WasDrained: true}, nil
 }
 
 // leftOn lists the addresses that a node announces or is to announce.

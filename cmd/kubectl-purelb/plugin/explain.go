@@ -23,8 +23,8 @@ type Explanation struct {
 	Service string `json:"service"`
 	// Summary in one sentence.
 	Summary string `json:"summary"`
-	// Waiting is what the Service waits for; empty if it has what it asks for.
-	Waiting   []string             `json:"waiting,omitempty"`
+	// WaitsFor is what the Service waits for; empty if it has what it asks for.
+	WaitsFor  []string             `json:"waiting,omitempty"`
 	Group     string               `json:"group,omitempty"`
 	WhyGroup  string               `json:"whyGroup,omitempty"`
 	Addresses []AddressExplanation `json:"addresses,omitempty"`
@@ -39,8 +39,8 @@ type AddressExplanation struct {
 	// WhyAddress says why it is this address.
 	WhyAddress string          `json:"whyAddress,omitempty"`
 	Announce   v1.AnnounceType `json:"announce,omitempty"`
-	// WhyAnnounce says why it is announced in this way.
-	WhyAnnounce string `json:"whyAnnounce,omitempty"`
+	// WhyType says why it is announced in this way.
+	WhyType string `json:"whyAnnounce,omitempty"`
 	// Phase of a Local address.
 	Phase      placement.Phase `json:"phase,omitempty"`
 	SharedWith []string        `json:"sharedWith,omitempty"`
@@ -54,11 +54,11 @@ type AddressExplanation struct {
 	Nodes []NodeExplanation `json:"nodes,omitempty"`
 	// Reachable says whether other nodes get answers for a Local address, and AskedBy what each of them has
 	// found out; both are empty unless the LBNodeAgent has it asked for.
-	Reachable string    `json:"reachable,omitempty"`
-	AskedBy   []AskedBy `json:"askedBy,omitempty"`
+	Reachable string         `json:"reachable,omitempty"`
+	AskedBy   []AskerFinding `json:"askedBy,omitempty"`
 	// BGP says how far a Virtual address is advertised, and Advertised to which neighbours.
-	BGP        string         `json:"bgp,omitempty"`
-	Advertised []AdvertisedTo `json:"advertisedTo,omitempty"`
+	BGP      string               `json:"bgp,omitempty"`
+	Sessions []SessionAdvertising `json:"advertisedTo,omitempty"`
 	// ServiceCommunities are those that the routes to it have because its Service asks for them.
 	ServiceCommunities []string `json:"serviceCommunities,omitempty"`
 }
@@ -77,7 +77,7 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	svc := c.service(namespace, name)
 	if svc == nil {
 		if c.isUnread(kindServices) {
-			return nil, c.cannotRead(kindServices)
+			return nil, c.unreadError(kindServices)
 		}
 		return nil, fmt.Errorf("there is no Service %s/%s", namespace, name)
 	}
@@ -96,11 +96,11 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	if slices.ContainsFunc(e.Addresses, func(a AddressExplanation) bool { return a.Announce == v1.AnnounceVirtual }) {
 		e.Unread = append(e.Unread, c.unreadOf(kindBGPPeers, kindNodeRoutings)...)
 	}
-	e.Waiting = e.waiting(svc)
+	e.WaitsFor = e.waiting(svc)
 	switch {
 	case len(addresses) == 0:
 		e.Summary = "has no address yet"
-	case len(e.Waiting) > 0:
+	case len(e.WaitsFor) > 0:
 		e.Summary = fmt.Sprintf("has %s, but not all is done", allocation.JoinAddresses(addresses))
 	default:
 		e.Summary = fmt.Sprintf("has %s, announced", allocation.JoinAddresses(addresses))
@@ -138,7 +138,7 @@ func (e *Explanation) waiting(svc *corev1.Service) (waiting []string) {
 // noteUnread says that the story may be another one, where something could not be read.
 func (e *Explanation) noteUnread() {
 	if len(e.Unread) > 0 {
-		e.Summary += " (not all is known, since " + cannotBeRead(e.Unread) + ")"
+		e.Summary += " (not all is known, since " + describeUnread(e.Unread) + ")"
 	}
 }
 
@@ -227,7 +227,7 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 	if known {
 		e.Phase = verdict.Phase
 		e.Announce = verdict.Type
-		e.WhyAnnounce = whyAnnounce(group, found, verdict)
+		e.WhyType = whyType(group, found, verdict)
 		e.Holder, e.Successors = verdict.Holder, verdict.Successors
 	}
 	e.Nodes = explainNodes(a, verdict, places)
@@ -237,7 +237,7 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 		if found {
 			name = group.Name
 		}
-		e.BGP, e.Advertised = explainBGP(c, a, name, places)
+		e.BGP, e.Sessions = explainBGP(c, a, name, places)
 		e.ServiceCommunities = communitiesOf(c, a)
 	}
 	return e
@@ -267,11 +267,11 @@ func whyAddress(svc *corev1.Service, a netip.Addr, group *allocation.Group, inPo
 	return ""
 }
 
-// whyAnnounce says why an address is Local or Virtual.
-func whyAnnounce(group *allocation.Group, inPool bool, v placement.AddressVerdict) string {
+// whyType says why an address is Local or Virtual.
+func whyType(group *allocation.Group, inPool bool, v placement.AddressVerdict) string {
 	switch {
 	case v.Type == "":
-		return v.Waiting.Message
+		return v.WaitsFor.Message
 	case v.Type == v1.AnnounceLocal:
 		return "a node has an interface in its subnet: one node answers for it"
 	case inPool && group.Type == v1.PoolTypeRemote:
@@ -330,7 +330,7 @@ func stateSince(p announced.Place, a netip.Addr) string {
 func (e *Explanation) WriteText(w io.Writer, style Style) error {
 	t := newText(w, style)
 	t.line(fmt.Sprintf("Service %s %s", e.Service, e.Summary))
-	for _, s := range e.Waiting {
+	for _, s := range e.WaitsFor {
 		t.line("Waits: " + s)
 	}
 	if e.Group != "" {
@@ -354,9 +354,9 @@ func (a *AddressExplanation) write(t *text) {
 	}
 	switch {
 	case a.Announce != "":
-		t.line(fmt.Sprintf("  %s: %s", a.Announce, a.WhyAnnounce))
-	case a.WhyAnnounce != "":
-		t.line("  Not announced: " + a.WhyAnnounce)
+		t.line(fmt.Sprintf("  %s: %s", a.Announce, a.WhyType))
+	case a.WhyType != "":
+		t.line("  Not announced: " + a.WhyType)
 	}
 	if a.Phase != "" {
 		t.line(fmt.Sprintf("  Phase: %s (%s)", a.Phase, a.Phase.Meaning()))
@@ -382,11 +382,11 @@ func (a *AddressExplanation) write(t *text) {
 	if len(a.ServiceCommunities) > 0 {
 		t.line("  Communities that its Service asks for: " + strings.Join(a.ServiceCommunities, ", "))
 	}
-	if len(a.Advertised) == 0 {
+	if len(a.Sessions) == 0 {
 		return
 	}
 	t.header("  NODE", "PEER", "NEIGHBOUR", "ADVERTISED", "WHY")
-	for _, s := range a.Advertised {
+	for _, s := range a.Sessions {
 		isAdvertised := "no"
 		if s.IsAdvertised {
 			isAdvertised = "yes"

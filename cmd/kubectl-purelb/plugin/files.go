@@ -23,8 +23,8 @@ const maxFileSize = 16 << 20
 type Files struct {
 	Objects []FileObject
 	Broken  []BrokenDocument
-	// Folders are those that were not looked into, because they are in another one.
-	Folders []string
+	// SkippedFolders are those that were not looked into, because they are in another one.
+	SkippedFolders []string
 }
 
 // BrokenDocument is a part of a file that is no object.
@@ -72,7 +72,7 @@ func ReadFiles(paths []string, in io.Reader, isRecursive bool) (*Files, error) {
 	}
 	if len(files.Objects) == 0 && len(files.Broken) == 0 {
 		why := "there is no object in " + strings.Join(names, ", ")
-		if len(files.Folders) > 0 {
+		if len(files.SkippedFolders) > 0 {
 			why += " without the folders in it: use --recursive"
 		}
 		return nil, errors.New(why)
@@ -105,7 +105,7 @@ func (f *Files) readFolder(path string, isRecursive bool) error {
 		inner := filepath.Join(path, entry.Name())
 		switch {
 		case entry.IsDir() && !isRecursive:
-			f.Folders = append(f.Folders, inner)
+			f.SkippedFolders = append(f.SkippedFolders, inner)
 		case entry.IsDir() || slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(inner)):
 			if err := f.read(inner, isRecursive); err != nil {
 				return err

@@ -393,7 +393,7 @@ func TestGoldenOfWriting(t *testing.T) {
 			out.WriteString(name + "\n")
 		}
 		out.WriteString(contents["purelb-support/status.yaml"])
-		compare(t, "support-bundle", out.Bytes(), &BundleWritten{File: "purelb-support.tar.gz"})
+		compare(t, "support-bundle", out.Bytes(), &BundleOutcome{File: "purelb-support.tar.gz"})
 	})
 }
 

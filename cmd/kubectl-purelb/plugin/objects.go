@@ -277,7 +277,7 @@ func (o *Objects) List(_ context.Context, list client.ObjectList, options ...cli
 	case *corev1.ServiceList:
 		l.Items = inNamespace(o.Services, wanted.Namespace)
 	case *discoveryv1.EndpointSliceList:
-		l.Items = ofService(inNamespace(o.EndpointSlices, wanted.Namespace), wanted)
+		l.Items = byServiceField(inNamespace(o.EndpointSlices, wanted.Namespace), wanted)
 	case *v1.ServiceGroupList:
 		l.Items = inNamespace(o.ServiceGroups, wanted.Namespace)
 	case *v1.LBNodeAgentList:
@@ -313,8 +313,8 @@ func inNamespace[T any, P interface {
 	return found
 }
 
-// ofService returns the EndpointSlices of the Service that a field selector names, or all.
-func ofService(all []discoveryv1.EndpointSlice, wanted client.ListOptions) []discoveryv1.EndpointSlice {
+// byServiceField returns the EndpointSlices of the Service that a field selector names, or all.
+func byServiceField(all []discoveryv1.EndpointSlice, wanted client.ListOptions) []discoveryv1.EndpointSlice {
 	if wanted.FieldSelector == nil {
 		return all
 	}

@@ -32,8 +32,8 @@ type Plan struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Moves are the addresses whose nodes change.
 	Moves []PlannedMove `json:"moves,omitempty"`
-	// Served are Services that wait now and would get addresses.
-	Served []string `json:"served,omitempty"`
+	// NewlyServed are Services that wait now and would get addresses.
+	NewlyServed []string `json:"served,omitempty"`
 	// Skipped is how many objects of the files are of kinds that a plan does not know.
 	Skipped int `json:"skipped,omitempty"`
 	// Unread are the kinds that could not be read and that the plan depends on: it may be wrong.
@@ -73,7 +73,7 @@ func PlanLose(c *Cluster, node string) (*Plan, error) {
 
 func planNode(c *Cluster, node, change string, apply func(*placement.Node)) (*Plan, error) {
 	if c.isUnread(kindNodes) {
-		return nil, c.cannotRead(kindNodes)
+		return nil, c.unreadError(kindNodes)
 	}
 	after := c.Inputs
 	after.Nodes = slices.Clone(c.Inputs.Nodes)
@@ -117,7 +117,7 @@ func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
 			continue
 		}
 		move := PlannedMove{
-			Address: a.Addr.String(), Services: a.Services, From: from, To: to, How: how(from, to, moves[a.Addr].Kind),
+			Address: a.Addr.String(), Services: a.Services, From: from, To: to, How: howMoved(from, to, moves[a.Addr].Kind),
 		}
 		if move.How == howUnplaced {
 			move.Reason = orElse(
@@ -128,7 +128,7 @@ func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
 	}
 }
 
-func how(from, to []string, kind placement.MoveKind) string {
+func howMoved(from, to []string, kind placement.MoveKind) string {
 	switch {
 	case len(to) == 0:
 		return howUnplaced
@@ -162,8 +162,8 @@ func (p *Plan) conclude() {
 			parts = append(parts, fmt.Sprintf("%s %s", addressCount(part.n), part.text))
 		}
 	}
-	if len(p.Served) > 0 {
-		parts = append(parts, count(len(p.Served), "waiting Service")+" served")
+	if len(p.NewlyServed) > 0 {
+		parts = append(parts, count(len(p.NewlyServed), "waiting Service")+" served")
 	}
 	switch {
 	case len(p.Refusals) > 0:
@@ -174,7 +174,7 @@ func (p *Plan) conclude() {
 		p.Summary = strings.Join(parts, "; ")
 	}
 	if len(p.Unread) > 0 {
-		p.Summary = "unknown, since " + cannotBeRead(p.Unread) + "; by what was read: " + p.Summary
+		p.Summary = "unknown, since " + describeUnread(p.Unread) + "; by what was read: " + p.Summary
 	}
 }
 
@@ -240,7 +240,7 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 			return nil, err
 		}
 		plan.addMoves(c.Inputs, handingOver.Inputs, after.Inputs)
-		plan.Served = servedBy(c, after)
+		plan.NewlyServed = servedBy(c, after)
 	}
 	plan.conclude()
 	return plan, nil
@@ -337,7 +337,7 @@ func (p *Plan) writeText(w io.Writer, style Style) error {
 			)
 		}
 	}
-	for _, s := range p.Served {
+	for _, s := range p.NewlyServed {
 		t.line("Served: " + s)
 	}
 	if p.Skipped > 0 {
@@ -397,8 +397,8 @@ func PlanLoseAny(c *Cluster) (*PlanList, error) {
 	return list, nil
 }
 
-// Break reports whether one of the plans breaks something.
-func (l *PlanList) Break() bool {
+// BreaksAny reports whether one of the plans breaks something.
+func (l *PlanList) BreaksAny() bool {
 	return slices.ContainsFunc(l.Plans, func(p *Plan) bool { return p.Breaks })
 }
 

@@ -89,7 +89,7 @@ func PoolsOf(c *Cluster) []Pool {
 		if verdict == nil {
 			continue
 		}
-		p := Pool{Group: sg.Name, Type: sg.Status.Type, Ready: verdict.Ready()}
+		p := Pool{Group: sg.Name, Type: sg.Status.Type, Ready: verdict.IsReady()}
 		if !p.Ready {
 			p.Message = verdict.Message
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// AskedBy is what one node has found out by asking the holder of an address for it.
-type AskedBy struct {
+// AskerFinding is what one node has found out by asking the holder of an address for it.
+type AskerFinding struct {
 	Node          string `json:"node"`
 	Holder        string `json:"holder"`
 	Reachable     string `json:"reachable"`               // True, False or Unknown
@@ -19,20 +19,20 @@ type AskedBy struct {
 }
 
 // explainReach says whether other nodes get answers for a Local address, and what each has found out.
-func explainReach(c *Cluster, a netip.Addr, places []announced.Place) (string, []AskedBy) {
+func explainReach(c *Cluster, a netip.Addr, places []announced.Place) (string, []AskerFinding) {
 	asks := func(lbNodeAgent string) bool {
 		return slices.ContainsFunc(c.LBNodeAgents, func(l v1.LBNodeAgent) bool {
 			return l.Name == lbNodeAgent && l.Namespace == c.Namespace && l.AsksForAddresses()
 		})
 	}
-	for _, r := range announced.Reach(places, c.Askings, asks) {
+	for _, r := range announced.ReachVerdicts(places, c.Askings, asks) {
 		if r.Address != a.String() {
 			continue
 		}
-		var all []AskedBy
+		var all []AskerFinding
 		for i := range r.Reports {
 			report := &r.Reports[i]
-			by := AskedBy{
+			by := AskerFinding{
 				Node: report.Node, Holder: r.Holder, Reachable: string(report.Reachable), Why: report.Explain(r.Holder),
 			}
 			if report.LastReachable != nil {

@@ -84,7 +84,7 @@ func PlanRebalance(c *Cluster) *Rebalancing {
 func withoutRequests(inputs placement.Inputs) placement.Inputs {
 	inputs.Nodes = slices.Clone(inputs.Nodes)
 	for i := range inputs.Nodes {
-		inputs.Nodes[i].HandsOver = netip.Addr{}
+		inputs.Nodes[i].AddressToHandOver = netip.Addr{}
 	}
 	return inputs
 }
@@ -98,7 +98,7 @@ func nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
 	now := placement.Place(inputs)
 	held := heldAddresses(&inputs, &now)
 	preferences := newPreferences(&inputs, held)
-	if move, asked := preferences.nextHandover(inputs); move != nil {
+	if move, asked := preferences.nextPreferredHandover(inputs); move != nil {
 		return move, asked
 	}
 	for _, family := range []v1.IPFamily{v1.FamilyOf(netip.IPv4Unspecified()), v1.FamilyOf(netip.IPv6Unspecified())} {
@@ -114,7 +114,7 @@ func nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
 				break
 			}
 			for _, a := range byNode[from] {
-				to, asked := ask(inputs, from, a.Addr)
+				to, asked := askToHandOver(inputs, from, a.Addr)
 				if to != "" && len(byNode[from])-len(byNode[to]) >= 2 && preferences.compare(&a, from, to) >= 0 {
 					return moveOf(&a, from, to, byNode), asked
 				}
@@ -131,10 +131,11 @@ func mostLoadedFirst(byNode map[string][]placement.Address) []string {
 	})
 }
 
-// ask returns inputs in which a node is asked to hand over an address, and to which node it goes then.
-func ask(inputs placement.Inputs, from string, addr netip.Addr) (to string, asked placement.Inputs) {
+// askToHandOver returns inputs in which a node is asked to hand over an address, and to which node it goes then.
+func askToHandOver(inputs placement.Inputs, from string, addr netip.Addr) (to string, asked placement.Inputs) {
 	asked = withoutRequests(inputs)
-	asked.Nodes[slices.IndexFunc(asked.Nodes, func(n placement.Node) bool { return n.Name == from })].HandsOver = addr
+	i := slices.IndexFunc(asked.Nodes, func(n placement.Node) bool { return n.Name == from })
+	asked.Nodes[i].AddressToHandOver = addr
 	return placement.Place(asked).Moves[addr].To, asked
 }
 
@@ -182,8 +183,8 @@ func (p *preferences) compare(a *placement.Address, from, to string) int {
 	return cmp.Compare(p.count[a.DomainOf(source)], p.count[a.DomainOf(target)]+1)
 }
 
-// nextHandover chooses a handover of an address to a node that its ServiceGroup prefers.
-func (p *preferences) nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
+// nextPreferredHandover chooses a handover of an address to a node that its ServiceGroup prefers.
+func (p *preferences) nextPreferredHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
 	for _, byNode := range order.ByKey(p.held, cmp.Compare) {
 		for _, from := range mostLoadedFirst(byNode) {
 			for i := range byNode[from] {
@@ -192,7 +193,7 @@ func (p *preferences) nextHandover(inputs placement.Inputs) (*RebalanceMove, pla
 				if a.Preference == nil || !slices.ContainsFunc(slices.Collect(maps.Keys(p.nodes)), isBetter) {
 					continue
 				}
-				if to, asked := ask(inputs, from, a.Addr); to != "" && isBetter(to) {
+				if to, asked := askToHandOver(inputs, from, a.Addr); to != "" && isBetter(to) {
 					move := moveOf(a, from, to, byNode)
 					move.Preference = p.describe(a, from, to)
 					return move, asked
@@ -291,8 +292,8 @@ func countChange(before, after int) string {
 	return fmt.Sprintf("%d → %d", before, after)
 }
 
-// Rebalanced is what came of spreading the Local addresses again.
-type Rebalanced struct {
+// RebalanceOutcome is what came of spreading the Local addresses again.
+type RebalanceOutcome struct {
 	// Moved are the handovers that are over, with the nodes that have the addresses now.
 	Moved []RebalanceMove `json:"moved"`
 }
@@ -304,8 +305,8 @@ type Rebalanced struct {
 func Rebalance(
 	ctx context.Context, c client.Client, namespace string, read func(context.Context) (*Cluster, error),
 	patience time.Duration, w io.Writer,
-) (*Rebalanced, error) {
-	most, result := -1, &Rebalanced{Moved: []RebalanceMove{}}
+) (*RebalanceOutcome, error) {
+	most, result := -1, &RebalanceOutcome{Moved: []RebalanceMove{}}
 	for done := 0; ; done++ {
 		plan, err := planOnceSettled(ctx, read, patience)
 		if err != nil {
@@ -351,7 +352,7 @@ func planOnceSettled(
 		plan := PlanRebalance(cluster)
 		switch {
 		case len(plan.Unread) > 0:
-			return nil, fmt.Errorf("nothing is moved, since %s", cannotBeRead(plan.Unread))
+			return nil, fmt.Errorf("nothing is moved, since %s", describeUnread(plan.Unread))
 		case plan.OnTheirWay == 0:
 			return plan, nil
 		}

@@ -116,7 +116,7 @@ func TestPlanRebalance(t *testing.T) {
 			i.Addresses[4].ServingNodes = nil
 		}, "1: [4 "},
 		"somebody asks already": {balance(2, 0), func(i *placement.Inputs) {
-			i.Nodes[0].HandsOver = i.Addresses[1].Addr
+			i.Nodes[0].AddressToHandOver = i.Addresses[1].Addr
 		}, "1: [1 1]"},
 		"families by themselves": {balance(1, 1), func(i *placement.Inputs) {
 			hold(i, netip.MustParseAddr("fd00::1"), "node1")
@@ -301,7 +301,7 @@ func (m *managed) place(node *corev1.Node) {
 		return
 	}
 	i := slices.IndexFunc(m.inputs.Nodes, func(n placement.Node) bool { return n.Name == node.Name })
-	m.inputs.Nodes[i].HandsOver, _ = netip.ParseAddr(address)
+	m.inputs.Nodes[i].AddressToHandOver, _ = netip.ParseAddr(address)
 	result, _ := placement.Settle(m.inputs)
 	m.inputs.Entries, m.inputs.SharedEntries = placement.Realise(m.inputs, &result)
 }

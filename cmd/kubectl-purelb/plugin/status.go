@@ -301,7 +301,7 @@ func hasAnnouncedPlace(c *Cluster, svc *corev1.Service) bool {
 func (s *Status) conclude() {
 	if len(s.Unread) > 0 {
 		s.Health = Unknown
-		s.Summary = "PureLB's health is unknown, since " + cannotBeRead(s.Unread)
+		s.Summary = "PureLB's health is unknown, since " + describeUnread(s.Unread)
 		if len(s.Problems) > 0 {
 			s.Summary += "; of what was read: " + count(len(s.Problems), "problem")
 		}
@@ -321,8 +321,8 @@ func (s *Status) conclude() {
 	)
 }
 
-// cannotBeRead says which kinds could not be read.
-func cannotBeRead(unread []Unread) string {
+// describeUnread says which kinds could not be read.
+func describeUnread(unread []Unread) string {
 	kinds := make([]string, len(unread))
 	for i := range unread {
 		kinds[i] = unread[i].Kind

@@ -23,15 +23,15 @@ const (
 	maxLogBytes = 4 << 20
 )
 
-// annotationsKept are the annotations that a support bundle has: those of PureLB. Others may be
+// keptAnnotationPrefix begins the annotations that a support bundle has: those of PureLB. Others may be
 // anything that a user wrote.
-const annotationsKept = "purelb.io/"
+const keptAnnotationPrefix = "purelb.io/"
 
 // redactedValue stands for what a support bundle does not have.
 const redactedValue = "redacted"
 
-// BundleWritten is what came of writing a support bundle.
-type BundleWritten struct {
+// BundleOutcome is what came of writing a support bundle.
+type BundleOutcome struct {
 	File string `json:"file"`
 	// Unread are the kinds that are not in it.
 	Unread []Unread `json:"unread,omitempty"`
@@ -110,7 +110,7 @@ func redacted[T any, P interface {
 		copied.SetManagedFields(nil)
 		kept := map[string]string{}
 		for key, value := range copied.GetAnnotations() {
-			if len(key) > len(annotationsKept) && key[:len(annotationsKept)] == annotationsKept {
+			if len(key) > len(keptAnnotationPrefix) && key[:len(keptAnnotationPrefix)] == keptAnnotationPrefix {
 				kept[key] = value
 			}
 		}

@@ -71,7 +71,7 @@ func WhereIs(c *Cluster, a netip.Addr) *Where {
 		w.Summary = "is in no pool, and no Service has it"
 	}
 	if len(w.Unread) > 0 {
-		w.Summary = "is unknown, since " + cannotBeRead(w.Unread) + "; by what was read it " + w.Summary
+		w.Summary = "is unknown, since " + describeUnread(w.Unread) + "; by what was read it " + w.Summary
 	}
 	return w
 }

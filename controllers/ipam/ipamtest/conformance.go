@@ -117,7 +117,7 @@ func (s *suite) records(system ipam.System) map[netip.Addr]string {
 		s.Fatalf("inspect: %v", err)
 	}
 	records := map[netip.Addr]string{}
-	for _, r := range report.Records {
+	for _, r := range report.OwnRecords {
 		if records[r.Address] != "" {
 			s.Errorf("%s is recorded twice", r.Address)
 		}
@@ -269,17 +269,17 @@ func (s *suite) testInspect() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	i := slices.IndexFunc(report.Pools, func(p ipam.Pool) bool { return p.Addrs.Contains(a) })
+	i := slices.IndexFunc(report.Ranges, func(p ipam.Range) bool { return p.Addrs.Contains(a) })
 	if i < 0 {
-		s.Fatalf("no pool contains %s: %v", a, report.Pools)
+		s.Fatalf("no pool contains %s: %v", a, report.Ranges)
 	}
-	p := report.Pools[i]
+	p := report.Ranges[i]
 	if !p.Subnet.Contains(p.Addrs.From()) || !p.Subnet.Contains(p.Addrs.To()) || p.Recorded != 1 {
 		s.Errorf("pool: %+v", p)
 	}
-	if len(report.Records) != 1 || report.Records[0].Mark != NewOwner("web", 0).Mark(Cluster) ||
-		report.Records[0].Difference != "" {
-		s.Errorf("records: %+v", report.Records)
+	if len(report.OwnRecords) != 1 || report.OwnRecords[0].Mark != NewOwner("web", 0).Mark(Cluster) ||
+		report.OwnRecords[0].Difference != "" {
+		s.Errorf("records: %+v", report.OwnRecords)
 	}
 	if len(report.Problems) > 0 {
 		s.Errorf("problems: %v", report.Problems)
@@ -301,7 +301,7 @@ func (s *suite) testInspectInParts() {
 		}
 		if report != nil {
 			got := map[netip.Addr]bool{}
-			for _, r := range report.Records {
+			for _, r := range report.OwnRecords {
 				got[r.Address] = true
 				if r.IsForeign || r.Difference != "" {
 					s.Errorf("record: %+v", r)

@@ -146,10 +146,10 @@ func (m *memorySystem) inspect(context.Context) (*ipam.Report, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	report := &ipam.Report{Pools: []ipam.Pool{{Addrs: m.Pool, Subnet: m.Subnet, Recorded: int64(len(m.marks))}}}
+	report := &ipam.Report{Ranges: []ipam.Range{{Addrs: m.Pool, Subnet: m.Subnet, Recorded: int64(len(m.marks))}}}
 	for a, mark := range m.marks {
 		if m.isOurs(mark) {
-			report.Records = append(report.Records, ipam.Record{Address: a, Mark: mark})
+			report.OwnRecords = append(report.OwnRecords, ipam.Record{Address: a, Mark: mark})
 		}
 	}
 	return report, nil

@@ -138,8 +138,8 @@ func isStatus(err error, status int) bool {
 }
 
 // sendOnce sends one request, and decodes the answer into out unless that is nil. Errors are
-// of type *requestRefused if NetBox has refused this request, else of *ipam.Error, apart from that of a body that cannot
-// be encoded.
+// of type *requestRefused if NetBox has refused this request, else of *ipam.Error, apart from that of a body that
+// cannot be encoded.
 func (c *client) sendOnce(
 	ctx context.Context, method, path string, query url.Values, header http.Header, body, out any,
 ) (*answer, error) {

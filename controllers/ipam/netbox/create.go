@@ -23,25 +23,25 @@ const (
 	maxTriesInPool = 3
 )
 
-// tries is what one attempt to get a free address may still do, and what came of it so far.
-type tries struct {
+// attempt is what one attempt to get a free address may still do, and what came of it so far.
+type attempt struct {
 	left, leftInPool int
-	// refusal is the first answer by which NetBox has refused an address, or nil.
-	refusal error
+	// firstRefusal is the first answer by which NetBox has refused an address, or nil.
+	firstRefusal error
 }
 
 // note notes that an address was not to be had. err is nil if another client was first.
-func (t *tries) note(err error) {
+func (t *attempt) note(err error) {
 	t.left--
 	t.leftInPool--
-	if t.refusal == nil {
-		t.refusal = err
+	if t.firstRefusal == nil {
+		t.firstRefusal = err
 	}
 }
 
-// refusals are the addresses of a pool that were listed as free and not to be had, the one that was
+// unavailableAddresses are the addresses of a pool that were listed as free and not to be had, the one that was
 // tried last at the end. Only addresses that are still listed as free are kept.
-type refusals struct {
+type unavailableAddresses struct {
 	addrs []netip.Addr
 	// objected is the address that NetBox has chosen last and the cluster has objected to, such as a
 	// node's. While it is free in NetBox and the cluster objects, NetBox would choose it again.
@@ -52,13 +52,13 @@ type refusals struct {
 }
 
 // add notes that an address was not to be had.
-func (f *refusals) add(a netip.Addr) {
+func (f *unavailableAddresses) add(a netip.Addr) {
 	f.addrs = append(slices.DeleteFunc(f.addrs, func(b netip.Addr) bool { return a == b }), a)
 }
 
 // order returns free addresses in the order in which they are tried: those that were not to be had
 // come last.
-func (f *refusals) order(free []netip.Addr) []netip.Addr {
+func (f *unavailableAddresses) order(free []netip.Addr) []netip.Addr {
 	isFree := map[netip.Addr]bool{}
 	for _, a := range free {
 		isFree[a] = true
@@ -70,12 +70,12 @@ func (f *refusals) order(free []netip.Addr) []netip.Addr {
 	return append(slices.DeleteFunc(slices.Clone(free), func(a netip.Addr) bool { return !isFree[a] }), f.addrs...)
 }
 
-// refusalsOf returns what is remembered of a pool.
-func (s *System) refusalsOf(p *pool) *refusals {
-	if s.refusals[p.path] == nil {
-		s.refusals[p.path] = &refusals{}
+// unavailableIn returns what is remembered of a pool.
+func (s *System) unavailableIn(p *pool) *unavailableAddresses {
+	if s.unavailable[p.path] == nil {
+		s.unavailable[p.path] = &unavailableAddresses{}
 	}
-	return s.refusals[p.path]
+	return s.unavailable[p.path]
 }
 
 // createFree creates a record for the first free address of the group's pools.
@@ -108,12 +108,14 @@ func (s *System) poolsInTurn(family allocation.Family) []*pool {
 			pools = append(pools, &s.pools[i])
 		}
 	}
-	slices.SortStableFunc(pools, func(p, q *pool) int { return cmp.Compare(s.refusalsOf(p).turn, s.refusalsOf(q).turn) })
+	slices.SortStableFunc(pools, func(p, q *pool) int {
+		return cmp.Compare(s.unavailableIn(p).turn, s.unavailableIn(q).turn)
+	})
 	return pools
 }
 
 func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
-	pools, t := s.poolsInTurn(r.Family), &tries{left: maxTries}
+	pools, t := s.poolsInTurn(r.Family), &attempt{left: maxTries}
 	for _, p := range pools {
 		before := t.left
 		if before == 0 {
@@ -122,10 +124,10 @@ func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		t.leftInPool = min(t.left, maxTriesInPool)
 		a, err := s.createFreeIn(ctx, r, p, t)
 		if err == nil {
-			s.refusalsOf(p).turn = 0
+			s.unavailableIn(p).turn = 0
 		} else if t.left < before {
 			s.lastTurn++
-			s.refusalsOf(p).turn = s.lastTurn
+			s.unavailableIn(p).turn = s.lastTurn
 		}
 		switch {
 		case err == nil:
@@ -144,7 +146,7 @@ func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, err
 	}
 	var refused *requestRefused
 	switch {
-	case errors.As(t.refusal, &refused):
+	case errors.As(t.firstRefusal, &refused):
 		return netip.Addr{}, &ipam.Error{Reason: v1.ReasonIPAMRefused, Scope: ipam.ScopeGroup, Message: fmt.Sprintf(
 			"NetBox %s refuses addresses that it lists as free for %s of the group: %s; others are tried next",
 			s.client.base, r.Family, refused.text)}
@@ -170,8 +172,8 @@ func (s *System) exhausted(family allocation.Family, what string) error {
 
 // createFreeIn creates a record for a free address of a pool. NetBox chooses the address;
 // if the cluster objects to it, another free one is created by name.
-func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *tries) (netip.Addr, error) {
-	refused := s.refusalsOf(p)
+func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *attempt) (netip.Addr, error) {
+	refused := s.unavailableIn(p)
 	if p.isChosenHere || refused.objected.IsValid() && r.Objection(refused.objected) != "" {
 		return s.createAmongFree(ctx, r, p, t)
 	}
@@ -267,7 +269,7 @@ func concernsAddress(err error) bool {
 
 // createAmongFree creates a record for one of the addresses that NetBox lists as free. Those that the
 // cluster objects to, such as nodes' own, are not asked for.
-func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool, t *tries) (netip.Addr, error) {
+func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool, t *attempt) (netip.Addr, error) {
 	free, err := s.availableAddresses(ctx, p)
 	if err != nil {
 		return netip.Addr{}, err
@@ -276,7 +278,7 @@ func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool, 
 		s.pools = nil
 		return netip.Addr{}, errOutsidePool
 	}
-	refused := s.refusalsOf(p)
+	refused := s.unavailableIn(p)
 	if !slices.Contains(free, refused.objected) {
 		refused.objected = netip.Addr{}
 	}

@@ -52,7 +52,8 @@ func TestFaultClonedRecord(t *testing.T) {
 				if err != nil {
 					w.Fatal(err)
 				}
-				comparison := ipam.Compare(report.Records, map[netip.Addr][]ipam.Owner{a: {request("web").Owner}}, ipamtest.Cluster)
+				held := map[netip.Addr][]ipam.Owner{a: {request("web").Owner}}
+				comparison := ipam.Compare(report.OwnRecords, held, ipamtest.Cluster)
 				want := fmt.Sprintf(
 					"the record with the id %d has the mark of Service test/web, which is for %s: somebody has copied that record, "+
 						"and the copy is not PureLB's",
@@ -62,8 +63,8 @@ func TestFaultClonedRecord(t *testing.T) {
 					comparison.Differences[copied] != want {
 					w.Errorf("got  %+v\nwant %s", comparison, want)
 				}
-				if len(report.Pools) != 1 {
-					w.Errorf("pools: %+v", report.Pools)
+				if len(report.Ranges) != 1 {
+					w.Errorf("pools: %+v", report.Ranges)
 				}
 				if again := w.allocate(s, request("web")); again != a {
 					w.Errorf("the Service got %s, want %s", again, a)
@@ -107,7 +108,7 @@ func TestFaultOrphanReleased(t *testing.T) {
 				"takes addresses from there: delete the record in NetBox",
 			idOf(w.recordAt(a)),
 		)
-		if comparison := ipam.Compare(report.Records, nil, ipamtest.Cluster); len(comparison.Unused) != 0 ||
+		if comparison := ipam.Compare(report.OwnRecords, nil, ipamtest.Cluster); len(comparison.Unused) != 0 ||
 			comparison.Differences[a] != want {
 			w.Errorf("got  %+v\nwant %s", comparison, want)
 		}

@@ -289,8 +289,8 @@ func TestFaultLostAnswer(t *testing.T) {
 		}
 		w.allocate(s, request("web"))
 		report, err := ipamtest.Inspect(t.Context(), s)
-		if err != nil || len(report.Records) != 1 {
-			t.Errorf("tenant %v: %d records, %v", tenant, len(report.Records), err)
+		if err != nil || len(report.OwnRecords) != 1 {
+			t.Errorf("tenant %v: %d records, %v", tenant, len(report.OwnRecords), err)
 		}
 		w.fake.SetFaults(nil, nil)
 	}

@@ -332,10 +332,10 @@ func TestFaultOlderRecord(t *testing.T) {
 			w, http.StatusCreated,
 		)
 		report, err := ipamtest.Inspect(w.Context(), s)
-		if err != nil || len(report.Records) != len(all) {
-			w.Fatalf("%d records, %v", len(report.Records), err)
+		if err != nil || len(report.OwnRecords) != len(all) {
+			w.Fatalf("%d records, %v", len(report.OwnRecords), err)
 		}
-		for _, r := range report.Records {
+		for _, r := range report.OwnRecords {
 			want := ""
 			if r.Address == w.addr(55) {
 				want = fmt.Sprintf("NetBox has an older record of the address, which is somebody else's: id %d", older)
@@ -402,7 +402,7 @@ func (w *world) checkOneRecord(a netip.Addr, objection func(netip.Addr) string) 
 	if err != nil {
 		w.Fatal(err)
 	}
-	for _, r := range report.Records {
+	for _, r := range report.OwnRecords {
 		if isOther := r.Address != a; isOther && objection(r.Address) == "" || !isOther && r.Difference != "" {
 			w.Errorf("the Service has %s; recorded is %+v", a, r)
 		}
@@ -428,12 +428,12 @@ func TestFaultIncompleteRecord(t *testing.T) {
 		if err != nil {
 			w.Fatal(err)
 		}
-		comparison := ipam.Compare(report.Records, map[netip.Addr][]ipam.Owner{r.Address: {r.Owner}}, ipamtest.Cluster)
+		comparison := ipam.Compare(report.OwnRecords, map[netip.Addr][]ipam.Owner{r.Address: {r.Owner}}, ipamtest.Cluster)
 		if len(comparison.Differences) != 0 || len(comparison.Missing) != 1 ||
 			comparison.Missing[0] != (ipam.Missing{Address: r.Address, Owner: r.Owner, HasOtherRecord: true}) {
 			w.Errorf("the comparison: %+v", comparison)
 		}
-		if unused := ipam.Compare(report.Records, nil, ipamtest.Cluster).Unused; len(unused) != 1 {
+		if unused := ipam.Compare(report.OwnRecords, nil, ipamtest.Cluster).Unused; len(unused) != 1 {
 			w.Errorf("if no Service has it: %v", unused)
 		}
 		w.checkOneRecord(w.allocate(s, r), r.Objection)

@@ -84,10 +84,10 @@ func TestAttackUnprintableAnswer(t *testing.T) {
 		}, nil)
 		report, err := ipamtest.Inspect(t.Context(), s)
 		w.fake.SetFaults(nil, nil)
-		if err != nil || len(report.Records) != 2 {
+		if err != nil || len(report.OwnRecords) != 2 {
 			t.Fatalf("got %+v, %v", report, err)
 		}
-		for _, r := range report.Records {
+		for _, r := range report.OwnRecords {
 			checkText(t, r.Address.String(), r.Difference)
 		}
 	})

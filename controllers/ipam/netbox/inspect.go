@@ -30,7 +30,7 @@ type inspection struct {
 	pools    []pool
 	problems []string
 	// counted are the first pools, with what is recorded in them.
-	counted []ipam.Pool
+	counted []ipam.Range
 	// older are the ids of older records of others, by the ids of the cluster's records that have been
 	// looked at, and marked those that are yet to be. older is nil until the records have been listed.
 	older  map[int64]int64
@@ -75,7 +75,7 @@ func (i *inspection) next(ctx context.Context) (*ipam.Report, error) {
 		*i = inspection{system: i.system, lookup: newLookup()}
 		return nil, nil //nolint:nilnil // the inspection begins anew
 	}
-	return i.inspectRecords(ctx)
+	return i.inspectMoreRecords(ctx)
 }
 
 // lookUpPools looks up what it can of the pools, and reports whether they are known.
@@ -100,7 +100,7 @@ func (i *inspection) countRecords(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 		p := &i.pools[len(i.counted)]
-		i.lookup.left -= 1 + len(p.addrs.Prefixes())/maxNamed
+		i.lookup.left -= 1 + len(p.addrs.Prefixes())/maxAddressesPerQuery
 		counted, err := i.system.reportOf(ctx, p)
 		if err != nil {
 			return false, err
@@ -120,12 +120,12 @@ func (i *inspection) arePoolsOthers() bool {
 	})
 }
 
-// inspectRecords does a part that is about the cluster's records. Where these are many, they are
+// inspectMoreRecords does a part that is about the cluster's records. Where these are many, they are
 // listed once to look for older records of others, and once more in the end.
-func (i *inspection) inspectRecords(ctx context.Context) (*ipam.Report, error) {
+func (i *inspection) inspectMoreRecords(ctx context.Context) (*ipam.Report, error) {
 	s := i.system
 	if len(i.marked) > 0 {
-		some := i.marked[:min(len(i.marked), partRequests*maxNamed)]
+		some := i.marked[:min(len(i.marked), partRequests*maxAddressesPerQuery)]
 		older, err := s.olderRecords(ctx, some)
 		if err == nil {
 			maps.Copy(i.older, older)
@@ -140,7 +140,7 @@ func (i *inspection) inspectRecords(ctx context.Context) (*ipam.Report, error) {
 	if i.older == nil {
 		i.older = map[int64]int64{}
 		own := s.ownRecords(records)
-		if len(own) > maxNamed {
+		if len(own) > maxAddressesPerQuery {
 			i.marked = own
 			return nil, nil //nolint:nilnil // there is more
 		}
@@ -148,7 +148,7 @@ func (i *inspection) inspectRecords(ctx context.Context) (*ipam.Report, error) {
 			return nil, err
 		}
 	}
-	report := &ipam.Report{Pools: i.counted, Problems: i.problems}
+	report := &ipam.Report{Ranges: i.counted, Problems: i.problems}
 	s.addRecords(report, records, i.older)
 	return report, nil
 }
@@ -182,18 +182,18 @@ func (s *System) addRecords(report *ipam.Report, records []ipAddress, older map[
 		default:
 			r.Mark, r.IsForeign, r.Difference = owner, false, s.difference(o, older[o.ID])
 		}
-		report.Records = append(report.Records, r)
+		report.OwnRecords = append(report.OwnRecords, r)
 	}
 }
 
-// maxNamed is how many addresses a query names: servers take requests of some 4000 bytes.
-const maxNamed = 50
+// maxAddressesPerQuery is how many addresses a query names: servers take requests of some 4000 bytes.
+const maxAddressesPerQuery = 50
 
 // olderRecords finds those of the cluster's records for whose address NetBox has an older
 // record of somebody else's. It returns the ids of these by the ids of the cluster's.
 func (s *System) olderRecords(ctx context.Context, records []ipAddress) (map[int64]int64, error) {
 	older := map[int64]int64{}
-	for some := range slices.Chunk(records, maxNamed) {
+	for some := range slices.Chunk(records, maxAddressesPerQuery) {
 		query := url.Values{}
 		for i := range some {
 			query.Add("address", some[i].addr().String())
@@ -247,7 +247,7 @@ func (s *System) difference(o *ipAddress, older int64) string {
 }
 
 // rangesOf returns the ranges that addresses make up, each within one subnet.
-func rangesOf(subnets map[netip.Addr]netip.Prefix) []ipam.Pool {
+func rangesOf(subnets map[netip.Addr]netip.Prefix) []ipam.Range {
 	bySubnet := map[netip.Prefix]*netipx.IPSetBuilder{}
 	for a, subnet := range subnets {
 		if bySubnet[subnet] == nil {
@@ -255,17 +255,17 @@ func rangesOf(subnets map[netip.Addr]netip.Prefix) []ipam.Pool {
 		}
 		bySubnet[subnet].Add(a)
 	}
-	var pools []ipam.Pool
+	var pools []ipam.Range
 	for subnet, builder := range bySubnet {
 		set, err := builder.IPSet()
 		if err != nil {
 			continue // only for addresses that are not valid
 		}
 		for _, r := range set.Ranges() {
-			pools = append(pools, ipam.Pool{Addrs: r, Subnet: subnet})
+			pools = append(pools, ipam.Range{Addrs: r, Subnet: subnet})
 		}
 	}
-	slices.SortFunc(pools, func(a, b ipam.Pool) int { return a.Addrs.From().Compare(b.Addrs.From()) })
+	slices.SortFunc(pools, func(a, b ipam.Range) int { return a.Addrs.From().Compare(b.Addrs.From()) })
 	return pools
 }
 
@@ -296,26 +296,26 @@ func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.
 			isOurs[a] = o.isRecordOf(s.cluster)
 		}
 	}
-	report.Pools = rangesOf(subnets)
-	for i := range report.Pools {
+	report.Ranges = rangesOf(subnets)
+	for i := range report.Ranges {
 		for a := range isOurs {
-			if isOurs[a] && report.Pools[i].Addrs.Contains(a) {
-				report.Pools[i].Recorded++
+			if isOurs[a] && report.Ranges[i].Addrs.Contains(a) {
+				report.Ranges[i].Recorded++
 			}
 		}
 	}
-	if len(report.Pools) > maxPools {
+	if len(report.Ranges) > maxPools {
 		report.Problems = append(
 			report.Problems,
 			fmt.Sprintf(
 				"the addresses of tenant %s make up %d ranges: only the first %d are used, so reserve addresses that follow one "+
 					"another",
-				s.config.Tenant, len(report.Pools), maxPools,
+				s.config.Tenant, len(report.Ranges), maxPools,
 			),
 		)
-		report.Pools = report.Pools[:maxPools]
+		report.Ranges = report.Ranges[:maxPools]
 	}
-	if len(report.Pools) == 0 {
+	if len(report.Ranges) == 0 {
 		report.Problems = append(
 			report.Problems, strings.TrimSpace("tenant "+s.config.Tenant+" has no address with status "+statusReserved),
 		)

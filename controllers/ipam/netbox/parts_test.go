@@ -84,11 +84,11 @@ func TestInspectionInParts(t *testing.T) {
 			if most := 2*prefixes + 10; requests > most || parts < prefixes/maxPart {
 				t.Errorf("%d requests, want %d at most, in %d parts", requests, most, parts)
 			}
-			if len(report.Pools) != prefixes || len(report.Problems) > 0 {
-				t.Errorf("%d pools, problems %v", len(report.Pools), report.Problems)
+			if len(report.Ranges) != prefixes || len(report.Problems) > 0 {
+				t.Errorf("%d pools, problems %v", len(report.Ranges), report.Problems)
 			}
 			got := map[netip.Addr]bool{}
-			for _, r := range report.Records {
+			for _, r := range report.OwnRecords {
 				if got[r.Address] = true; r.IsForeign || r.Difference != "" || !recorded[r.Address] {
 					t.Errorf("record: %+v", r)
 				}
@@ -134,10 +134,10 @@ func TestInspectionOfChangedPools(t *testing.T) {
 		if report == nil {
 			continue
 		}
-		if got := report.Pools[0].Subnet; got != extended || len(report.Pools) != 10 {
-			t.Errorf("%d pools, the first is %s", len(report.Pools), got)
+		if got := report.Ranges[0].Subnet; got != extended || len(report.Ranges) != 10 {
+			t.Errorf("%d pools, the first is %s", len(report.Ranges), got)
 		}
-		for _, r := range report.Records {
+		for _, r := range report.OwnRecords {
 			if r.IsForeign {
 				t.Errorf("record: %+v", r)
 			}

@@ -111,7 +111,7 @@ func (s *System) lookUpPools(ctx context.Context, l *lookup) (problems []string,
 		pools = pools[:maxPools]
 	}
 	s.pools = pools
-	maps.DeleteFunc(s.refusals, func(path string, _ *refusals) bool {
+	maps.DeleteFunc(s.unavailable, func(path string, _ *unavailableAddresses) bool {
 		return !slices.ContainsFunc(pools, func(p pool) bool { return p.path == path })
 	})
 	return problems, nil
@@ -349,9 +349,9 @@ func (s *System) availableAddresses(ctx context.Context, p *pool) ([]netip.Addr,
 }
 
 // reportOf counts what is recorded of a pool.
-func (s *System) reportOf(ctx context.Context, p *pool) (ipam.Pool, error) {
-	out := ipam.Pool{Addrs: p.addrs, Subnet: p.subnet}
-	for some := range slices.Chunk(p.addrs.Prefixes(), maxNamed) {
+func (s *System) reportOf(ctx context.Context, p *pool) (ipam.Range, error) {
+	out := ipam.Range{Addrs: p.addrs, Subnet: p.subnet}
+	for some := range slices.Chunk(p.addrs.Prefixes(), maxAddressesPerQuery) {
 		query := url.Values{"vrf_id": {vrfParameter(p.vrf)}}
 		for _, prefix := range some {
 			query.Add("parent", prefix.String())

@@ -32,7 +32,7 @@ func TestRefusedPool(t *testing.T) {
 		}
 		s := w.connect(w.tagged(tag), ipamtest.Cluster)
 		report, err := ipamtest.Inspect(w.Context(), s)
-		if err != nil || len(report.Pools) != 1 || len(report.Problems) != 1 ||
+		if err != nil || len(report.Ranges) != 1 || len(report.Problems) != 1 ||
 			!strings.Contains(report.Problems[0], "127.0.0.0/8 (loopback)") {
 			w.Errorf("the comparison: %+v, %v", report, err)
 		}
@@ -62,7 +62,7 @@ func TestRecordedOfRange(t *testing.T) {
 		recorded := func(want int64) {
 			t.Helper()
 			report, err := ipamtest.Inspect(t.Context(), s)
-			if err != nil || len(report.Pools) != 1 || report.Pools[0].Recorded != want {
+			if err != nil || len(report.Ranges) != 1 || report.Ranges[0].Recorded != want {
 				t.Fatalf("%s-%s: %+v, %v, want %d recorded", row.first, row.last, report, err, want)
 			}
 		}

@@ -27,10 +27,10 @@ type System struct {
 	cluster types.UID
 	// pools are those found last, or nil: they are looked up again.
 	pools []pool
-	// refusals are what is remembered of the pools that have refused addresses, by their paths: it
+	// unavailable are what is remembered of the pools that have refused addresses, by their paths: it
 	// says what to try first. lastTurn is the last turn in it.
-	refusals map[string]*refusals
-	lastTurn int
+	unavailable map[string]*unavailableAddresses
+	lastTurn    int
 }
 
 var _ ipam.System = (*System)(nil)
@@ -41,7 +41,7 @@ func NewSystem(config *allocation.Netbox, token string, cluster types.UID, o Opt
 	if err != nil {
 		return nil, err
 	}
-	return &System{client: c, config: config, cluster: cluster, refusals: map[string]*refusals{}}, nil
+	return &System{client: c, config: config, cluster: cluster, unavailable: map[string]*unavailableAddresses{}}, nil
 }
 
 // Allocate records an address as the owner's.

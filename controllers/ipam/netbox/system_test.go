@@ -175,7 +175,7 @@ func TestRecordedFields(t *testing.T) {
 			}
 		}
 		report, err := ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
-		if err != nil || len(report.Records) != 1 || report.Records[0].Difference != "" {
+		if err != nil || len(report.OwnRecords) != 1 || report.OwnRecords[0].Difference != "" {
 			w.Errorf("inspect: %+v %v", report, err)
 		}
 		// Somebody edits the record.
@@ -186,7 +186,7 @@ func TestRecordedFields(t *testing.T) {
 		report, err = ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
 		want := "its status is deprecated, and not reserved, its role is anycast, and not vip, it is not of tenant " + w.id +
 			", it has no tag " + w.id
-		if err != nil || len(report.Records) != 1 || report.Records[0].Difference != want {
+		if err != nil || len(report.OwnRecords) != 1 || report.OwnRecords[0].Difference != want {
 			w.Errorf("inspect: got %+v %v, want %s", report, err, want)
 		}
 	})
@@ -213,10 +213,10 @@ func TestChangedSettingsLeaveRecords(t *testing.T) {
 	}, nil)
 	difference := func() string {
 		report, err := ipamtest.Inspect(t.Context(), s)
-		if err != nil || len(report.Records) != 1 {
+		if err != nil || len(report.OwnRecords) != 1 {
 			t.Fatalf("inspect: %+v %v", report, err)
 		}
-		return report.Records[0].Difference
+		return report.OwnRecords[0].Difference
 	}
 	want := "its status is active, and not reserved, its role is vip, and not anycast, " +
 		"it is not of tenant " + tenant + ", it has no tag " + tag
@@ -367,12 +367,12 @@ func TestSelector(t *testing.T) {
 		config := w.config()
 		config.Sources[allocation.IPv4] = allocation.NetboxSource{Selector: v1.NetboxSelector{Tag: tag}}
 		report, err := ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
-		if err != nil || len(report.Pools) != 2 || report.Pools[0].Addrs != netipx.RangeOfPrefix(low) ||
-			report.Pools[1].Addrs != netipx.IPRangeFrom(w.addr(70), w.addr(75)) {
+		if err != nil || len(report.Ranges) != 2 || report.Ranges[0].Addrs != netipx.RangeOfPrefix(low) ||
+			report.Ranges[1].Addrs != netipx.IPRangeFrom(w.addr(70), w.addr(75)) {
 			w.Fatalf("got %+v, %v", report, err)
 		}
-		if report.Pools[1].Subnet != w.v4 || report.Pools[1].Recorded != 0 {
-			w.Errorf("the range: %+v", report.Pools[1])
+		if report.Ranges[1].Subnet != w.v4 || report.Ranges[1].Recorded != 0 {
+			w.Errorf("the range: %+v", report.Ranges[1])
 		}
 	})
 }
@@ -443,8 +443,8 @@ func TestReservedForTenant(t *testing.T) {
 			w.Errorf("allocated: %v", got)
 		}
 		report, err := ipamtest.Inspect(w.Context(), s)
-		if err != nil || len(report.Pools) != 1 || report.Pools[0].Addrs != netipx.IPRangeFrom(w.addr(5), w.addr(11)) ||
-			report.Pools[0].Recorded != 1 || report.Records[0].Mark != mark {
+		if err != nil || len(report.Ranges) != 1 || report.Ranges[0].Addrs != netipx.IPRangeFrom(w.addr(5), w.addr(11)) ||
+			report.Ranges[0].Recorded != 1 || report.OwnRecords[0].Mark != mark {
 			w.Errorf("inspect: %+v %v", report, err)
 		}
 		if err := s.Release(w.Context(), a); err != nil {
@@ -478,8 +478,8 @@ func TestManyRecords(t *testing.T) {
 		w.allocate(s, r)
 	}
 	report, err := ipamtest.Inspect(w.Context(), s)
-	if err != nil || len(report.Records) != 90 || report.Pools[0].Recorded != 90 {
-		t.Errorf("got %d records, %v", len(report.Records), err)
+	if err != nil || len(report.OwnRecords) != 90 || report.Ranges[0].Recorded != 90 {
+		t.Errorf("got %d records, %v", len(report.OwnRecords), err)
 	}
 }
 

@@ -34,7 +34,7 @@ func FuzzSession(f *testing.F) {
 			if o.Send == nil {
 				return
 			}
-			if o.Send.Poll && o.Send.Final || o.Send.Mine != mine || o.Send.State != s.State() {
+			if o.Send.Poll && o.Send.Final || o.Send.MyDiscriminator != mine || o.Send.State != s.State() {
 				t.Fatalf("%s sends %+v", s.State(), o.Send)
 			}
 			if s.State() != bfd.Up && o.Send.DesiredMinTx < time.Second {
@@ -73,8 +73,8 @@ func FuzzSession(f *testing.F) {
 				continue
 			}
 			before := s.State()
-			hasHeardMine = hasHeardMine || p.Yours == mine
-			if p.Yours == 0 || p.Yours == mine {
+			hasHeardMine = hasHeardMine || p.YourDiscriminator == mine
+			if p.YourDiscriminator == 0 || p.YourDiscriminator == mine {
 				// The session's own limit is at least 10 ms, and the neighbour's is what it says.
 				lastHeard, detection = now, time.Duration(p.Multiplier)*max(10*time.Millisecond, p.DesiredMinTx)
 			}

@@ -72,8 +72,8 @@ type Packet struct {
 	Diagnostic          Diagnostic
 	Poll, Final, Demand bool
 	Multiplier          uint8
-	// Mine is the sender's discriminator, and Yours the receiver's as far as the sender knows it, or 0.
-	Mine, Yours uint32
+	// MyDiscriminator is the sender's, and YourDiscriminator the receiver's as far as the sender knows it, or 0.
+	MyDiscriminator, YourDiscriminator uint32
 	// DesiredMinTx and RequiredMinRx are in microseconds on the wire.
 	DesiredMinTx, RequiredMinRx time.Duration
 }
@@ -91,7 +91,9 @@ func (p Packet) Append(b []byte) []byte {
 	}
 	b = append(b, version<<5|byte(p.Diagnostic)&0x1f, flags, p.Multiplier, packetLength)
 	micros := func(d time.Duration) uint32 { return uint32(d.Microseconds()) } //nolint:gosec // the settings bound it
-	for _, n := range []uint32{p.Mine, p.Yours, micros(p.DesiredMinTx), micros(p.RequiredMinRx), 0} {
+	for _, n := range []uint32{
+		p.MyDiscriminator, p.YourDiscriminator, micros(p.DesiredMinTx), micros(p.RequiredMinRx), 0,
+	} {
 		b = binary.BigEndian.AppendUint32(b, n)
 	}
 	return b
@@ -119,7 +121,7 @@ func Parse(b []byte, ttl int) (Packet, error) {
 	p := Packet{
 		State: State(flags >> 6), Diagnostic: Diagnostic(b[0] & 0x1f), Multiplier: b[2],
 		Poll: flags&flagPoll != 0, Final: flags&flagFinal != 0, Demand: flags&flagDemand != 0,
-		Mine: binary.BigEndian.Uint32(b[4:]), Yours: binary.BigEndian.Uint32(b[8:]),
+		MyDiscriminator: binary.BigEndian.Uint32(b[4:]), YourDiscriminator: binary.BigEndian.Uint32(b[8:]),
 		DesiredMinTx: micros(12), RequiredMinRx: micros(16),
 	}
 	switch {
@@ -129,9 +131,9 @@ func Parse(b []byte, ttl int) (Packet, error) {
 		return Packet{}, errors.New("multipoint")
 	case flags&flagAuthenticated != 0:
 		return Packet{}, errors.New("authenticated, and no authentication is in use")
-	case p.Mine == 0:
+	case p.MyDiscriminator == 0:
 		return Packet{}, errors.New("the sender has no discriminator")
-	case p.Yours == 0 && p.State != Down && p.State != AdminDown:
+	case p.YourDiscriminator == 0 && p.State != Down && p.State != AdminDown:
 		return Packet{}, fmt.Errorf("state %s without the receiver's discriminator", p.State)
 	}
 	return p, nil

@@ -22,7 +22,8 @@ var wire = []byte{
 }
 
 var parsed = bfd.Packet{
-	State: bfd.Up, Diagnostic: bfd.NeighbourSignalsDown, Multiplier: 3, Mine: 0x01020304, Yours: 0x0a0b0c0d,
+	State: bfd.Up, Diagnostic: bfd.NeighbourSignalsDown, Multiplier: 3,
+	MyDiscriminator: 0x01020304, YourDiscriminator: 0x0a0b0c0d,
 	DesiredMinTx: 300 * time.Millisecond, RequiredMinRx: 800 * time.Millisecond,
 }
 
@@ -40,9 +41,9 @@ func TestParse(t *testing.T) {
 		{name: "independent of the control plane", change: set(1, 0xc8)},
 		{name: "on demand", change: set(1, 0xc2), want: func(p *bfd.Packet) { p.Demand = true }},
 		{name: "down, for nobody", change: func(b []byte) []byte { return set(1, 0x40)(zero(8)(b)) },
-			want: func(p *bfd.Packet) { p.State, p.Yours = bfd.Down, 0 }},
+			want: func(p *bfd.Packet) { p.State, p.YourDiscriminator = bfd.Down, 0 }},
 		{name: "admin down, for nobody", change: func(b []byte) []byte { return set(1, 0x00)(zero(8)(b)) },
-			want: func(p *bfd.Packet) { p.State, p.Yours = bfd.AdminDown, 0 }},
+			want: func(p *bfd.Packet) { p.State, p.YourDiscriminator = bfd.AdminDown, 0 }},
 		{name: "more in the datagram", change: func(b []byte) []byte { return append(b, 0, 0) }},
 		{name: "the largest numbers", change: func(b []byte) []byte {
 			for i := 12; i < 20; i++ {

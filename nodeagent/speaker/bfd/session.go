@@ -41,10 +41,10 @@ type Session struct {
 	advertised, used      limits
 	isPolling, pollsAgain bool
 
-	// lastSent is when the last packet of the regular ones was sent, and spread the part of the interval
+	// lastSentAt is when the last packet of the regular ones was sent, and spread the part of the interval
 	// after which the next one is due.
-	lastSent time.Time
-	spread   float64
+	lastSentAt time.Time
+	spread     float64
 }
 
 // limits are the least times between packets that a side wants to send and can receive.
@@ -57,7 +57,7 @@ type remote struct {
 	isOnDemand    bool
 	multiplier    uint8
 	limits        limits
-	heard         time.Time
+	heardAt       time.Time
 	// paces are how often it has said that it wants to send, in the last regular packet and the one before.
 	paces [2]time.Duration
 }
@@ -107,18 +107,18 @@ func (s *Session) Stop() Packet {
 
 // Receive takes a packet of the neighbour (RFC 5880 section 6.8.6).
 func (s *Session) Receive(p Packet, now time.Time) Outcome {
-	if s.state == AdminDown || p.Yours != 0 && p.Yours != s.discriminator {
+	if s.state == AdminDown || p.YourDiscriminator != 0 && p.YourDiscriminator != s.discriminator {
 		return Outcome{}
 	}
 	before := s.state
-	isOther := p.Yours == 0 && p.Mine != s.remote.discriminator
+	isOther := p.YourDiscriminator == 0 && p.MyDiscriminator != s.remote.discriminator
 	paces := s.remote.paces
 	if !p.Final { // else it only answers, at the time of a question
 		paces = [2]time.Duration{p.DesiredMinTx, paces[0]}
 	}
 	s.remote = remote{
-		discriminator: p.Mine, state: p.State, isOnDemand: p.Demand, multiplier: p.Multiplier,
-		limits: limits{p.DesiredMinTx, p.RequiredMinRx}, heard: now, paces: paces,
+		discriminator: p.MyDiscriminator, state: p.State, isOnDemand: p.Demand, multiplier: p.Multiplier,
+		limits: limits{p.DesiredMinTx, p.RequiredMinRx}, heardAt: now, paces: paces,
 	}
 	if p.Final {
 		s.endPoll()
@@ -212,29 +212,29 @@ func (s *Session) endPoll() {
 // silentAt returns when the neighbour has been silent for too long (RFC 5880 section 6.8.4); zero if it
 // has said nothing.
 func (s *Session) silentAt() time.Time {
-	if s.remote.heard.IsZero() || s.state == AdminDown {
+	if s.remote.heardAt.IsZero() || s.state == AdminDown {
 		return time.Time{}
 	}
 	interval := max(s.used.minRx, s.remote.pace())
-	return s.remote.heard.Add(time.Duration(s.remote.multiplier) * interval)
+	return s.remote.heardAt.Add(time.Duration(s.remote.multiplier) * interval)
 }
 
 // nextSend returns when the next regular packet is due, if one is (RFC 5880 section 6.8.7).
 func (s *Session) nextSend() (time.Time, bool) {
-	hasSpoken := !s.remote.heard.IsZero()
+	hasSpoken := !s.remote.heardAt.IsZero()
 	isAskedNotTo := hasSpoken && s.remote.limits.minRx == 0
 	isOnDemand := s.remote.isOnDemand && s.remote.state == Up && s.state == Up && !s.isPolling
 	if s.state == AdminDown || isAskedNotTo || isOnDemand {
 		return time.Time{}, false
 	}
 	interval := max(s.used.minTx, s.remote.limits.minRx)
-	return s.lastSent.Add(time.Duration(float64(interval) * s.spread)), true
+	return s.lastSentAt.Add(time.Duration(float64(interval) * s.spread)), true
 }
 
 // send returns a regular packet, after which the next one is due in 75 to 100 % of the interval, or in 75
 // to 90 % if none may be lost.
 func (s *Session) send(now time.Time) *Packet {
-	s.lastSent, s.spread = now, 1-0.25*s.random()
+	s.lastSentAt, s.spread = now, 1-0.25*s.random()
 	if s.settings.Multiplier == 1 {
 		s.spread = 0.9 - 0.15*s.random()
 	}
@@ -246,7 +246,7 @@ func (s *Session) send(now time.Time) *Packet {
 func (s *Session) packet(isFinal bool) Packet {
 	return Packet{
 		State: s.state, Diagnostic: s.diagnostic, Poll: s.isPolling && !isFinal, Final: isFinal,
-		Multiplier: s.settings.Multiplier, Mine: s.discriminator, Yours: s.remote.discriminator,
+		Multiplier: s.settings.Multiplier, MyDiscriminator: s.discriminator, YourDiscriminator: s.remote.discriminator,
 		DesiredMinTx: s.advertised.minTx, RequiredMinRx: s.advertised.minRx,
 	}
 }

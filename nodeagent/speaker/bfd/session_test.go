@@ -28,7 +28,8 @@ func half() float64 { return 0.5 }
 // heard is a packet of the neighbour, with more said by change.
 func heard(state bfd.State, yours uint32, change ...func(*bfd.Packet)) bfd.Packet {
 	p := bfd.Packet{
-		State: state, Mine: theirs, Yours: yours, Multiplier: 3, DesiredMinTx: time.Second, RequiredMinRx: fast,
+		State: state, MyDiscriminator: theirs, YourDiscriminator: yours, Multiplier: 3,
+		DesiredMinTx: time.Second, RequiredMinRx: fast,
 	}
 	for _, c := range change {
 		c(&p)
@@ -98,7 +99,8 @@ func TestReceive(t *testing.T) {
 					t.Errorf("%s hears %s for %d: now %s (%d), %+v; want %+v",
 						before, state, yours, s.State(), s.Diagnostic(), got, want)
 				}
-				if got.Send != nil && (got.Send.State != want.next || got.Send.Yours != theirs || got.Send.Mine != mine) {
+				if sent := got.Send; sent != nil &&
+					(sent.State != want.next || sent.YourDiscriminator != theirs || sent.MyDiscriminator != mine) {
 					t.Errorf("%s hears %s for %d: sends %+v", before, state, yours, got.Send)
 				}
 			}
@@ -120,7 +122,7 @@ func TestFailure(t *testing.T) {
 
 // A neighbour that makes its session anew has another discriminator.
 func TestNeighbourBeginsAnew(t *testing.T) {
-	anew := heard(bfd.Down, 0, func(p *bfd.Packet) { p.Mine = 33 })
+	anew := heard(bfd.Down, 0, func(p *bfd.Packet) { p.MyDiscriminator = 33 })
 	for _, before := range []bfd.State{bfd.Down, bfd.Init, bfd.Up} {
 		s := sessionIn(before)
 		got := s.Receive(anew, begin)
@@ -132,8 +134,8 @@ func TestNeighbourBeginsAnew(t *testing.T) {
 		}
 		s.Receive(anew, begin)
 		init := anew
-		init.State, init.Yours = bfd.Init, mine
-		if got = s.Receive(init, begin); s.State() != bfd.Up || got.Send == nil || got.Send.Yours != 33 {
+		init.State, init.YourDiscriminator = bfd.Init, mine
+		if got = s.Receive(init, begin); s.State() != bfd.Up || got.Send == nil || got.Send.YourDiscriminator != 33 {
 			t.Errorf("%s: in the end %s, and sends %+v", before, s.State(), got.Send)
 		}
 	}
@@ -172,7 +174,7 @@ func TestSilence(t *testing.T) {
 				t.Fatalf("%s (%d), %+v", s.State(), s.Diagnostic(), o)
 			}
 			want := bfd.Packet{
-				State: bfd.Down, Diagnostic: bfd.DetectionTimeExpired, Mine: mine, Multiplier: 3,
+				State: bfd.Down, Diagnostic: bfd.DetectionTimeExpired, MyDiscriminator: mine, Multiplier: 3,
 				DesiredMinTx: time.Second, RequiredMinRx: fast,
 			}
 			if diff := cmp.Diff(&want, o.Send); diff != "" {
@@ -211,7 +213,7 @@ func TestSilence(t *testing.T) {
 		if got, want := s.Deadline(), begin.Add(3*time.Second); !got.Equal(want) {
 			t.Fatalf("deadline %v", got.Sub(begin))
 		}
-		if o := s.Advance(begin.Add(3 * time.Second)); o.HasChanged || o.Send == nil || o.Send.Yours != 0 {
+		if o := s.Advance(begin.Add(3 * time.Second)); o.HasChanged || o.Send == nil || o.Send.YourDiscriminator != 0 {
 			t.Errorf("%+v", o)
 		}
 	})
@@ -368,7 +370,8 @@ func TestAnswerToPoll(t *testing.T) {
 		s := sessionIn(before)
 		got := s.Receive(heard(bfd.Init, mine, func(p *bfd.Packet) { p.Poll = true }), begin)
 		want := bfd.Packet{
-			State: bfd.Up, Final: true, Mine: mine, Yours: theirs, Multiplier: 3, DesiredMinTx: fast, RequiredMinRx: fast,
+			State: bfd.Up, Final: true, MyDiscriminator: mine, YourDiscriminator: theirs, Multiplier: 3,
+			DesiredMinTx: fast, RequiredMinRx: fast,
 		}
 		if diff := cmp.Diff(&want, got.Send); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", before, diff)
@@ -382,7 +385,8 @@ func TestAnswerToPoll(t *testing.T) {
 func TestStop(t *testing.T) {
 	s := sessionIn(bfd.Up)
 	want := bfd.Packet{
-		State: bfd.AdminDown, Diagnostic: bfd.AdministrativelyDown, Mine: mine, Yours: theirs, Multiplier: 3,
+		State: bfd.AdminDown, Diagnostic: bfd.AdministrativelyDown,
+		MyDiscriminator: mine, YourDiscriminator: theirs, Multiplier: 3,
 		DesiredMinTx: fast, RequiredMinRx: fast,
 	}
 	if diff := cmp.Diff(want, s.Stop()); diff != "" {

@@ -77,16 +77,16 @@ func explainRecord(message string, values map[string]string) string {
 		case "2/3":
 			return "the neighbour has the same BGP identifier as the node"
 		case "5/1": // the answer to something else than OPEN (RFC 6608)
-			return refused
+			return errorOfRefusal
 		}
 	}
 	return ""
 }
 
-// refused is the error of a neighbour that answers OPEN with a NOTIFICATION. The library does
+// errorOfRefusal is the error of a neighbour that answers OPEN with a NOTIFICATION. The library does
 // not say which.
-const refused = "the neighbour refuses the session: it expects the node in another autonomous system (compare myASN " +
-	"with the router), or does not allow it"
+const errorOfRefusal = "the neighbour refuses the session: it expects the node in another autonomous system (compare " +
+	"myASN with the router), or does not allow it"
 
 // explainConnect says in words why a connection could not be opened.
 func explainConnect(failure string) string {

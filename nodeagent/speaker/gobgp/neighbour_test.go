@@ -385,7 +385,7 @@ func TestNegotiated(t *testing.T) {
 			State:    &api.PeerState{RemoteCap: row.remote},
 			AfiSafis: []*api.AfiSafi{afiSafi("IPv4"), afiSafi("IPv6")},
 		}
-		if got := negotiated(p, netip.MustParseAddr(row.neighbour)); !slices.Equal(got, row.want) {
+		if got := negotiatedFamilies(p, netip.MustParseAddr(row.neighbour)); !slices.Equal(got, row.want) {
 			t.Errorf("%s: %v", row.name, got)
 		}
 	}

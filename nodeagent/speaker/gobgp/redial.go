@@ -19,32 +19,32 @@ const (
 // redial is when a neighbour whose session has ended is to be called again. The library itself idles for five
 // seconds before it begins to connect. A neighbour that it has just been given it calls within two.
 type redial struct {
-	// wait is how long the last wait was, and upAt when the session last came up.
-	wait time.Duration
-	upAt time.Time
-	// at is when the next call is due; zero if none is.
-	at time.Time
+	// lastWait is how long the last wait was, and upAt when the session last came up.
+	lastWait time.Duration
+	upAt     time.Time
+	// callAt is when the next call is due; zero if none is.
+	callAt time.Time
 }
 
 // noteUp notes that the session is up.
-func (r *redial) noteUp(now time.Time) { r.upAt, r.at = now, time.Time{} }
+func (r *redial) noteUp(now time.Time) { r.upAt, r.callAt = now, time.Time{} }
 
 // noteDown notes that the session has ended.
 func (r *redial) noteDown(now time.Time) {
 	if now.Sub(r.upAt) >= stableTime {
-		r.wait = 0
+		r.lastWait = 0
 	} else {
-		r.wait = min(max(2*r.wait, minRedial), maxRedial)
+		r.lastWait = min(max(2*r.lastWait, minRedial), maxRedial)
 	}
-	r.at = now.Add(r.wait)
+	r.callAt = now.Add(r.lastWait)
 }
 
 // takeDue reports whether a call is due, once.
 func (r *redial) takeDue(now time.Time) bool {
-	if r.at.IsZero() || now.Before(r.at) {
+	if r.callAt.IsZero() || now.Before(r.callAt) {
 		return false
 	}
-	r.at = time.Time{}
+	r.callAt = time.Time{}
 	return true
 }
 

@@ -10,9 +10,9 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
-// ownRoutes takes the node's own routes, and no other: the library applies the import policy to
+// ownRoutesPolicy lets the library take the node's own routes, and no other: the library applies the import policy to
 // both.
-func ownRoutes() *api.Policy {
+func ownRoutesPolicy() *api.Policy {
 	return &api.Policy{Name: importPolicy, Statements: []*api.Statement{{
 		Name: "own", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{
 			RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
@@ -22,7 +22,7 @@ func ownRoutes() *api.Policy {
 
 // setRules replaces the statements of the policy that is applied to each route that is sent.
 func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
-	request := &api.SetPoliciesRequest{Policies: []*api.Policy{{Name: exportPolicy}, ownRoutes()}}
+	request := &api.SetPoliciesRequest{Policies: []*api.Policy{{Name: exportPolicy}, ownRoutesPolicy()}}
 	// A policy needs a statement; this one changes nothing.
 	request.Policies[0].Statements = []*api.Statement{
 		{Name: "none", Conditions: &api.Conditions{}, Actions: &api.Actions{}},
@@ -36,7 +36,9 @@ func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
 		}
 		request.DefinedSets = append(
 			request.DefinedSets,
-			&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: neighbours, List: texts(r.Neighbours)},
+			&api.DefinedSet{
+				DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: neighbours, List: textsWithoutZones(r.Neighbours),
+			},
 		)
 		families := familiesOf(r)
 		if len(r.Prefixes) == 0 {
@@ -97,8 +99,8 @@ func familiesOf(r routes.Rule) []*api.Family {
 	return []*api.Family{apiFamily("IPv6")}
 }
 
-// texts are addresses without zones, which the library does not take here.
-func texts(addrs []netip.Addr) []string {
+// textsWithoutZones are addresses without zones, which the library does not take here.
+func textsWithoutZones(addrs []netip.Addr) []string {
 	var out []string
 	for _, a := range addrs {
 		out = append(out, a.WithZone("").String())

@@ -74,9 +74,9 @@ type sessionEvents struct {
 	ended     chan struct{}
 	// restsSince is since when a session is not opened again for a while; zero if it does not rest.
 	restsSince time.Time
-	// sent is how many messages the library has sent to the neighbour, and sentAt when that last changed.
-	sent   uint64
-	sentAt time.Time
+	// messagesSent is how many messages the library has sent to the neighbour, and sentAt when that last changed.
+	messagesSent uint64
+	sentAt       time.Time
 	// refreshes is how many requests for all routes the neighbour had made at refreshesSince, when nothing waited for it.
 	refreshes      uint64
 	refreshesSince time.Time

@@ -19,8 +19,8 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
-// states of the library, in words.
-var states = map[api.PeerState_SessionState]purelbv1.SessionState{
+// sessionStates of the library, in words.
+var sessionStates = map[api.PeerState_SessionState]purelbv1.SessionState{
 	api.PeerState_SESSION_STATE_IDLE: "Idle", api.PeerState_SESSION_STATE_CONNECT: "Connect",
 	api.PeerState_SESSION_STATE_ACTIVE:   "Active",
 	api.PeerState_SESSION_STATE_OPENSENT: "OpenSent", api.PeerState_SESSION_STATE_OPENCONFIRM: "OpenConfirm",
@@ -168,12 +168,12 @@ func (s *Server) sessionOf(p *api.Peer) (session routes.Session, hasStalled, ok 
 	if err != nil {
 		return routes.Session{}, false, false
 	}
-	session = routes.Session{Neighbour: addr, State: states[p.State.SessionState], PeerASN: p.State.PeerAsn}
+	session = routes.Session{Neighbour: addr, State: sessionStates[p.State.SessionState], PeerASN: p.State.PeerAsn}
 	if session.State == "" {
 		session.State = "Idle"
 	}
 	if session.State == purelbv1.SessionEstablished {
-		session.Families = negotiated(p, addr)
+		session.Families = negotiatedFamilies(p, addr)
 	}
 	session.HasSentAll = session.State == purelbv1.SessionEstablished && !p.GetGracefulRestart().GetLocalRestarting()
 	if session.HasSentAll {
@@ -197,15 +197,15 @@ func (s *Server) sessionOf(p *api.Peer) (session routes.Session, hasStalled, ok 
 // stalled: no message could be sent for twice the hold time, although keepalives are due thrice in it.
 // Without a hold time there are no keepalives, and none shows that.
 func (e *sessionEvents) noteSent(isUp bool, sent uint64, hold time.Duration, now time.Time) (hasStalled bool) {
-	if !isUp || sent != e.sent || hold == 0 {
-		e.sent, e.sentAt = sent, now
+	if !isUp || sent != e.messagesSent || hold == 0 {
+		e.messagesSent, e.sentAt = sent, now
 	}
 	return now.Sub(e.sentAt) > 2*hold
 }
 
-// negotiated are the families that both sides of a session have said they know. Between link-local addresses the
-// next hop of IPv4 routes is one of IPv6, and the neighbour has to take such (RFC 8950): others drop the routes.
-func negotiated(p *api.Peer, neighbour netip.Addr) []purelbv1.IPFamily {
+// negotiatedFamilies are the families that both sides of a session have said they know. Between link-local addresses
+// the next hop of IPv4 routes is one of IPv6, and the neighbour has to take such (RFC 8950): others drop the routes.
+func negotiatedFamilies(p *api.Peer, neighbour netip.Addr) []purelbv1.IPFamily {
 	var families []purelbv1.IPFamily
 	remote, takesIPv6NextHop := map[api.Family_Afi]bool{}, false
 	for _, c := range p.State.RemoteCap {
@@ -251,10 +251,10 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 		close(e.ended)
 		e.lastError, e.endReason = cmp.Or(e.endReason, why), ""
 		e.redial.noteDown(at)
-		time.AfterFunc(time.Until(e.redial.at), s.changed)
+		time.AfterFunc(time.Until(e.redial.callAt), s.changed)
 	case e.lastError == errorOfLimit:
 	case event.Peer.State.DisconnectReason == api.PeerState_DISCONNECT_REASON_INVALID_MSG:
-		e.lastError = refused // the one message that is not expected in answer to OPEN
+		e.lastError = errorOfRefusal // the one message that is not expected in answer to OPEN
 	}
 	if event.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && e.restsSince.IsZero() {
 		e.restsSince = at

@@ -58,11 +58,11 @@ type Desired struct {
 	Rules    []Rule
 	Peers    []Peer
 	// Waiting are neighbours to which no session can be opened yet, with the reason.
-	Waiting []Waiting
+	Waiting []WaitingPeer
 }
 
-// Waiting is a neighbour to which no session can be opened yet.
-type Waiting struct {
+// WaitingPeer is a neighbour to which no session can be opened yet.
+type WaitingPeer struct {
 	Peer purelbv1.RoutingPeer
 	Why  string
 }
@@ -101,12 +101,12 @@ func Decide(in Inputs) Desired {
 	for _, p := range in.Spec.Peers {
 		peer, why := in.peer(p)
 		if why != "" {
-			d.Waiting = append(d.Waiting, Waiting{p, why})
+			d.Waiting = append(d.Waiting, WaitingPeer{p, why})
 			continue
 		}
 		if slices.ContainsFunc(d.Peers, func(other Peer) bool { return other.Neighbour == peer.Neighbour }) {
 			d.Waiting = append(
-				d.Waiting, Waiting{p, fmt.Sprintf("%s is the neighbour of another BGPPeer already", peer.Neighbour)},
+				d.Waiting, WaitingPeer{p, fmt.Sprintf("%s is the neighbour of another BGPPeer already", peer.Neighbour)},
 			)
 			continue
 		}

@@ -495,7 +495,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("routes without a next hop that the neighbour takes: %q", got)
 	}
 	held = routes.Desired{
-		Waiting: []routes.Waiting{{Peer: purelbv1.RoutingPeer{Name: "a", Interface: "eth1"}, Why: "no router"}},
+		Waiting: []routes.WaitingPeer{{Peer: purelbv1.RoutingPeer{Name: "a", Interface: "eth1"}, Why: "no router"}},
 	}
 	if got, want := describe(routes.Status(routing, held, nil, false, "")),
 		"0/1 0 False SessionsDown 0 of 1 sessions are up, 0 networks are advertised; eth1 is Idle: no router"; got != want {

@@ -57,7 +57,7 @@ func Status(
 		report := purelbv1.RoutingSession{Peer: p.Name, Neighbor: p.Neighbour.String(), State: "Idle"}
 		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.Neighbour == p.Neighbour }); i >= 0 {
 			report = reportOf(p, &sessions[i])
-			report.Unsent = unsentIn(p.Name, &sessions[i], wanted, isHeld)
+			report.Unsent = unsentRanges(p.Name, &sessions[i], wanted, isHeld)
 		}
 		keepState(&report, routing.Status.Sessions)
 		status.Sessions = append(status.Sessions, report)

@@ -14,10 +14,11 @@ import (
 // maxUnsentRanges bounds the ranges of one family that a session reports as not sent.
 const maxUnsentRanges = purelbv1.MaxUnsentRanges / 2
 
-// wantedAddress is an address of the node that is to be advertised to the neighbours of some BGPPeers; none is all.
+// wantedAddress is an address of the node that is to be advertised to the neighbours of some BGPPeers, onlyPeers; none
+// is all.
 type wantedAddress struct {
 	netip.Addr
-	peers []string
+	onlyPeers []string
 }
 
 // wantedAddresses lists the addresses of the node's networks that it is to advertise to anybody, ascending.
@@ -39,21 +40,21 @@ func wantedAddresses(spec *purelbv1.NodeRoutingSpec, networks []Network) []wante
 	return wanted
 }
 
-// unsentIn returns the addresses, as ranges first-last, that the node is to advertise to the neighbour of a BGPPeer in
-// a session that is up, and to which no route leads that was sent in it. Addresses that follow each other among those
-// of the node are one range. If there are too many ranges of a family, the last one goes up to the last such address,
-// and may hold addresses that were sent.
-func unsentIn(peer string, s *Session, wanted []wantedAddress, isHeld map[netip.Prefix]bool) []string {
+// unsentRanges returns the addresses, as ranges first-last, that the node is to advertise to the neighbour of a BGPPeer
+// in a session that is up, and to which no route leads that was sent in it. Addresses that follow each other among
+// those of the node are one range. If there are too many ranges of a family, the last one goes up to the last such
+// address, and may hold addresses that were sent.
+func unsentRanges(peer string, s *Session, wanted []wantedAddress, isHeld map[netip.Prefix]bool) []string {
 	if s.State != purelbv1.SessionEstablished {
 		return nil
 	}
-	hasSent := sentIn(s, isHeld)
+	hasSent := sentTest(s, isHeld)
 	var texts []string
 	for _, family := range s.Families {
 		var ranges []netipx.IPRange
 		follows := false
 		for _, a := range wanted {
-			switch isToBeSent := len(a.peers) == 0 || slices.Contains(a.peers, peer); {
+			switch isToBeSent := len(a.onlyPeers) == 0 || slices.Contains(a.onlyPeers, peer); {
 			case !isToBeSent || purelbv1.FamilyOf(a.Addr) != family:
 			case hasSent(a.Addr):
 				follows = false
@@ -69,8 +70,9 @@ func unsentIn(peer string, s *Session, wanted []wantedAddress, isHeld map[netip.
 	return texts
 }
 
-// sentIn returns whether a route was sent in a session that leads to an address, given the routes that are held.
-func sentIn(s *Session, isHeld map[netip.Prefix]bool) (hasSent func(netip.Addr) bool) {
+// sentTest returns what tests whether a route was sent in a session that leads to an address, given the routes that are
+// held.
+func sentTest(s *Session, isHeld map[netip.Prefix]bool) (hasSent func(netip.Addr) bool) {
 	isSent, lengths := isHeld, map[int]bool{}
 	if len(s.Unsent) > 0 {
 		isSent = maps.Clone(isHeld)

@@ -311,7 +311,7 @@ func TestAttackBFDFromBeyondTheLink(t *testing.T) {
 			n.watches(row.neighbour, "")
 			eventually(t, "the router hears the node", func() bool { return len(r.arrivals()) >= 3 })
 			for _, a := range r.arrivals() {
-				if a.packet.State != bfd.Down || a.packet.Yours != 0 {
+				if a.packet.State != bfd.Down || a.packet.YourDiscriminator != 0 {
 					t.Fatalf("the node has heard the router: %+v", a.packet)
 				}
 			}
@@ -346,7 +346,8 @@ func TestFaultHeldUp(t *testing.T) {
 	}
 	// The router goes on for twice as long as the session would wait for it.
 	p := bfd.Packet{
-		State: bfd.Up, Mine: 77, Yours: r.arrivals()[len(r.arrivals())-1].packet.Mine, Multiplier: settings.Multiplier,
+		State: bfd.Up, Multiplier: settings.Multiplier,
+		MyDiscriminator: 77, YourDiscriminator: r.arrivals()[len(r.arrivals())-1].packet.MyDiscriminator,
 		DesiredMinTx: settings.Interval, RequiredMinRx: settings.Interval,
 	}
 	r.setMute(true) // nothing but these packets
