@@ -3,6 +3,7 @@ module github.com/purelb/purelb-operator/test/lab
 go 1.26.0
 
 require (
+	github.com/godbus/dbus/v5 v5.2.2
 	github.com/google/go-containerregistry v0.20.3
 	github.com/spf13/cobra v1.10.2
 	golang.org/x/mod v0.37.0

@@ -317,6 +317,29 @@ func TestLivePower(t *testing.T) {
 	eventually(t, "all is well again", func() bool { return l.Check(ctx) == nil })
 }
 
+// A kubelet ends the pods of a node that shuts down, and says so, before the node is off.
+func TestLiveShutDown(t *testing.T) {
+	l := attach(t)
+	ctx, node := t.Context(), "node3"
+	kubectl(t, l, workload, "apply", "-f", "-")
+	t.Cleanup(func() {
+		kubectl(t, l, workload, "delete", "--wait", "-f", "-")
+		eventually(t, "all is well again", func() bool { return l.Check(context.Background()) == nil })
+	})
+	kubectl(t, l, "", "rollout", "status", "deployment/lab-test", "--timeout=60s")
+	must(t, l.ShutDown(ctx, node))
+	defer func() { must(t, l.PowerOn(context.WithoutCancel(ctx), node)) }()
+	pods := kubectl(t, l, "", "get", "pods", "-l", "app=lab-test", "--field-selector=spec.nodeName="+node, "-o",
+		"jsonpath={.items[*].status.reason}")
+	if pods != "Terminated" {
+		t.Errorf("the pod that was there is %q", pods)
+	}
+	ready := kubectl(t, l, "", "get", "node", node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`)
+	if !strings.Contains(ready, "node is shutting down") {
+		t.Errorf("the kubelet has said %q", ready)
+	}
+}
+
 // The kernel of a frozen node goes on, its processes do not.
 func TestLiveFreeze(t *testing.T) {
 	l := attach(t)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"time"
 
 	"github.com/purelb/purelb-operator/test/lab/internal/cgroup"
 	"github.com/purelb/purelb-operator/test/lab/internal/node"
@@ -13,8 +14,8 @@ import (
 )
 
 // PowerOff ends a node as a power failure does: all its processes die at once, its link
-// loses carrier, and its kernel forgets interfaces, addresses and firewall rules that are
-// not in its configuration. What is on its disk (/var) stays.
+// loses carrier, and its kernel forgets interfaces, addresses, firewall rules and connections that
+// are not in its configuration. What is on its disk (/var) stays.
 func (l *Lab) PowerOff(ctx context.Context, node string) error {
 	h, err := plannedHost(node)
 	if err != nil {
@@ -34,8 +35,25 @@ func (l *Lab) PowerOff(ctx context.Context, node string) error {
 			errs = append(errs, l.ip(ctx, node, "address", "delete", a.Prefix.String(), "dev", link))
 		}
 	}
-	_, err = l.Exec(ctx, node, "nft", "flush", "ruleset")
-	return errors.Join(append(errs, err)...)
+	for _, argv := range [][]string{{"nft", "flush", "ruleset"}, {"conntrack", "--flush"}} {
+		_, err = l.Exec(ctx, node, argv...)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// ShutDown ends a node as reboot and poweroff do: it waits for the kubelet, which ends pods first, and then
+// does what PowerOff does. Whether the kubelet has ended them in time it does not say.
+func (l *Lab) ShutDown(ctx context.Context, name string) error {
+	timeout := node.ShutdownGracePeriod + 30*time.Second
+	if _, err := l.NodeExec(
+		ctx, name, "dbus-send", "--system", "--print-reply", fmt.Sprintf("--reply-timeout=%d", timeout.Milliseconds()),
+		"--dest=org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager.PowerOff",
+		"boolean:false",
+	); err != nil {
+		return fmt.Errorf("shut down %s: %w", name, err)
+	}
+	return l.PowerOff(ctx, name)
 }
 
 // deleteLinks deletes what a node has made of links since it was started.

@@ -10,6 +10,7 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/api"
 	"github.com/purelb/purelb-operator/test/lab/internal/dns"
 	"github.com/purelb/purelb-operator/test/lab/internal/forward"
+	"github.com/purelb/purelb-operator/test/lab/internal/logind"
 	"github.com/purelb/purelb-operator/test/lab/internal/node"
 )
 
@@ -85,7 +86,7 @@ func nodeInitCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return node.Init(config)
+			return node.Init(config, func() error { return logind.Start(node.BusAddress, node.ShutdownGracePeriod) })
 		},
 	}
 }

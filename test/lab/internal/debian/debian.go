@@ -25,6 +25,8 @@ func programs() []program {
 		{"nft", "nftables"},
 		{"iptables", "iptables"}, // the kubelet and the CNI plugin portmap
 		{"conntrack", "conntrack"},
+		{"dbus-daemon", "dbus"},
+		{"dbus-send", "dbus"},
 		{"ip", "iproute2"},
 		{"arping", "iputils-arping"},
 		{"ndisc6", "ndisc6"},

@@ -74,6 +74,7 @@ const (
 	proxyKube      = "kube-proxy.kubeconfig"
 	containerdFile = "containerd.toml"
 	resolvFile     = "resolv.conf"
+	busFile        = "bus.conf"
 	cniDir         = "cni"
 	kubeBinary     = "kube"
 )
@@ -143,6 +144,7 @@ func Prepare(c Config, authority *pki.Authority) (string, error) {
 		filepath.Join(c.files(), resolvFile): []byte(
 			"# The nodes have no name server. Their pods have the cluster's.\n",
 		),
+		filepath.Join(c.files(), busFile):                   []byte(BusConfig(busSocket)),
 		filepath.Join(c.files(), kubeBinary):                nil, // the binary is mounted here
 		filepath.Join(c.files(), cniDir, "10-lab.conflist"): cni,
 	} {

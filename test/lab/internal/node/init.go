@@ -12,16 +12,18 @@ import (
 )
 
 // Init is process 1 of a node. It returns only if the node cannot be set up.
-// Its own output is the node's log; each service has a log beside it.
-func Init(c Config) error {
+// Its own output is the node's log; each service has a log beside it. It calls
+// startLogin when the system bus is there, before the kubelet looks for it.
+func Init(c Config, startLogin func() error) error {
 	// Open before the node's own /var covers them.
 	images, err := openAll(c.Images)
 	if err != nil {
 		return err
 	}
 	var list []*service
-	containerd, kubelet, proxy := services(c)
+	bus, containerd, kubelet, proxy := services(c)
 	for _, s := range []*service{
+		{name: "dbus-daemon", argv: bus},
 		{name: "containerd", argv: containerd},
 		{name: "kubelet", argv: kubelet},
 		{name: "kube-proxy", argv: proxy},
@@ -40,7 +42,15 @@ func Init(c Config) error {
 		return fmt.Errorf("set the host name: %w", err)
 	}
 
-	if err := list[0].start(); err != nil {
+	if err := os.Mkdir(filepath.Dir(busSocket), 0o755); err != nil {
+		return fmt.Errorf("make the folder of the system bus: %w", err)
+	}
+	for _, s := range list[:2] {
+		if err := s.start(); err != nil {
+			return err
+		}
+	}
+	if err := wait("the system bus", 30*time.Second, startLogin); err != nil {
 		return err
 	}
 	if err := waitContainerd(30 * time.Second); err != nil {
@@ -54,7 +64,7 @@ func Init(c Config) error {
 	if err := waitListening(c.APIServer.String(), time.Minute); err != nil {
 		return err
 	}
-	for _, s := range list[1:] {
+	for _, s := range list[2:] {
 		if err := s.start(); err != nil {
 			return err
 		}

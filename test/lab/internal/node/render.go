@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/purelb/purelb-operator/test/lab/internal/dns"
 )
@@ -51,10 +52,39 @@ func kubeletConfig(nameServers []netip.Addr) object {
 		"clusterDNS":                  nameServers,
 		"clusterDomain":               strings.TrimSuffix(dns.Domain, "."),
 		// Default folder: /usr/libexec/kubernetes, which is the machine's.
-		"volumePluginDir":           "/var/lib/kubelet/volume-plugins",
-		"syncFrequency":             "10s",
-		"nodeStatusUpdateFrequency": "5s",
+		"volumePluginDir": "/var/lib/kubelet/volume-plugins",
+		// A shutdown waits for pods: docs/how-to/drain.md.
+		"shutdownGracePeriod":             ShutdownGracePeriod.String(),
+		"shutdownGracePeriodCriticalPods": (ShutdownGracePeriod / 2).String(),
+		"syncFrequency":                   "10s",
+		"nodeStatusUpdateFrequency":       "5s",
 	}
+}
+
+// ShutdownGracePeriod is how long the kubelet delays a shutdown at most, and how long it may.
+const ShutdownGracePeriod = time.Minute
+
+// busSocket is where programs of the node look for the system bus.
+const busSocket = "/run/dbus/system_bus_socket"
+
+// BusAddress is the D-Bus address of a node's system bus.
+const BusAddress = "unix:path=" + busSocket
+
+// BusConfig is the configuration of a D-Bus daemon at a socket that lets everyone do everything.
+func BusConfig(socket string) string {
+	return `<busconfig>
+  <type>system</type>
+  <listen>unix:path=` + socket + `</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow user="*"/>
+    <allow own="*"/>
+    <allow send_destination="*"/>
+    <allow send_type="signal"/>
+    <allow receive_sender="*"/>
+  </policy>
+</busconfig>
+`
 }
 
 // cniConfig gives pods addresses from cidrs on a bridge of the node. Routes
@@ -126,7 +156,8 @@ SystemdCgroup = false
 }
 
 // services are the long-lived programs of a node, in order of start.
-func services(c Config) (containerd, kubelet, proxy []string) {
+func services(c Config) (bus, containerd, kubelet, proxy []string) {
+	bus = []string{"dbus-daemon", "--config-file=" + inside(busFile), "--nofork", "--nopidfile"}
 	kube := inside(kubeBinary)
 	containerd = []string{"containerd", "--config", inside(containerdFile)}
 	kubelet = []string{kube, "kubelet",
@@ -150,7 +181,7 @@ func services(c Config) (containerd, kubelet, proxy []string) {
 		"--v=2",
 	}
 	proxy = append(proxy, c.ProxyFlags...)
-	return containerd, kubelet, proxy
+	return bus, containerd, kubelet, proxy
 }
 
 // joinTexts joins things with commas.
