@@ -19,6 +19,9 @@ import (
 // allocatorAnnotations are the annotations that the allocator writes.
 var allocatorAnnotations = []string{v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationPoolType}
 
+// addRange is what a refusal for want of an address advises.
+const addRange = ": add a range to it, or delete Services"
+
 func TestServiceGetsAddresses(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
@@ -48,9 +51,9 @@ remote:
 	// The group has no more addresses: the third Service waits, and says why.
 	third := service(t, "third", ofGroup("dual"))
 	g.Eventually(condition(third, v1.ConditionAllocated)).
-		Should(Equal("False Exhausted: ServiceGroup dual has no free IPv4 address"))
+		Should(Equal("False Exhausted: ServiceGroup dual has no free IPv4 address" + addRange))
 	g.Eventually(eventsOf(third, v1.EventAllocationFailed)).Should(Equal([]string{
-		"purelb-allocator: Exhausted: ServiceGroup dual has no free IPv4 address"}))
+		"purelb-allocator: Exhausted: ServiceGroup dual has no free IPv4 address" + addRange}))
 	for _, name := range allocatorAnnotations {
 		g.Expect(third.Annotations).NotTo(HaveKey(name))
 	}

@@ -148,7 +148,7 @@ func TestServiceReservation(t *testing.T) {
 		Should(ConsistOf("172.16.81.2", "172.16.81.3"))
 	third := service(t, "third", ofGroup("reserving"))
 	g.Eventually(condition(third, v1.ConditionAllocated)).
-		Should(Equal("False Exhausted: ServiceGroup reserving has no free IPv4 address"))
+		Should(Equal("False Exhausted: ServiceGroup reserving has no free IPv4 address" + addRange))
 	g.Eventually(counts).Should(Equal("IPv4 2+1+0 IPv6 0+1+3, range 1 of 3"))
 
 	for range 2 { // and again, when it was deleted
@@ -188,7 +188,7 @@ func TestServiceAutoAssign(t *testing.T) {
 	g.Eventually(ingress(first)).Should(Equal([]string{"172.16.82.1"}))
 	second := service(t, "unnamed-2")
 	g.Eventually(condition(second, v1.ConditionAllocated)).
-		Should(Equal("False Exhausted: ServiceGroup default has no free IPv4 address"))
+		Should(Equal("False Exhausted: ServiceGroup default has no free IPv4 address" + addRange))
 	more := serviceGroup(t, "more", "{remote: {pool: 172.16.83.1, subnet: 172.16.83.0/24}, autoAssign: true}")
 	g.Eventually(ingress(second)).Should(Equal([]string{"172.16.83.1"}))
 	third := service(t, "unnamed-3")
@@ -270,7 +270,8 @@ func TestAttackReservedAddress(t *testing.T) {
 			want   string
 		}{
 			"by-name": {
-				[]func(*corev1.Service){ofGroup("keeping")}, "False Exhausted: ServiceGroup keeping has no free IPv4 address",
+				[]func(*corev1.Service){ofGroup("keeping")},
+				"False Exhausted: ServiceGroup keeping has no free IPv4 address" + addRange,
 			},
 			"by-address": {[]func(*corev1.Service){annotated(v1.AnnotationAddresses, "172.16.85.1")}, no},
 			"by-field":   {[]func(*corev1.Service){loadBalancerIP("172.16.85.1")}, no},

@@ -300,11 +300,7 @@ func (d *decision) refuseFor(missing *shortage, hasSome bool) (result Result, is
 		return result, true
 	}
 	if isRefused {
-		result = d.keepAllocation(cmp.Or(missing.refused,
-			refuse(
-				v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName,
-				strings.Join(missing.exhausted, " and no free "),
-			)))
+		result = d.keepAllocation(cmp.Or(missing.refused, d.exhausted(missing.exhausted...)))
 		result.IPAMRequests = d.refusedIPAMRequests
 	}
 	return result, isRefused

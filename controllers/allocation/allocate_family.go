@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -144,10 +145,16 @@ func (d *decision) fillWithAny(s slot) (netip.Addr, *refusal) {
 		return a, nil
 	}
 	if s.isOfOneRange {
-		return netip.Addr{},
-			refuse(v1.ReasonExhausted, "range %s of ServiceGroup %s has no free address", s.ranges[0], d.groupName)
+		return netip.Addr{}, refuse(v1.ReasonExhausted, "range %s of ServiceGroup %s has no free address: enlarge it, or "+
+			"delete Services", s.ranges[0], d.groupName)
 	}
-	return netip.Addr{}, refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, s.family)
+	return netip.Addr{}, d.exhausted(string(s.family))
+}
+
+// exhausted says that the ServiceGroup has no free address of some families.
+func (d *decision) exhausted(families ...string) *refusal {
+	return refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address: add a range to it, or delete Services",
+		d.groupName, strings.Join(families, " and no free "))
 }
 
 func unlessRefused(a netip.Addr, refused *refusal) (netip.Addr, *refusal) {

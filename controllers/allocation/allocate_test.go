@@ -14,6 +14,9 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
+// addRange is what a refusal for want of an address advises.
+const addRange = ": add a range to it, or delete Services"
+
 // addresses parses a list separated by spaces.
 func addresses(s string) []netip.Addr {
 	var out []netip.Addr
@@ -156,27 +159,27 @@ func TestAllocate(t *testing.T) {
 			message: "ServiceGroup netbox is not ready: what NetBox has of the group is not known yet"},
 
 		{name: "exhausted", group: "dual", families: "4", policy: single, others: "10.0.0.1 10.0.0.2 10.0.0.3",
-			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 address"},
+			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 address" + addRange},
 		{name: "exhausted by reservations", group: "dual", families: "4", policy: single, others: "10.0.0.1",
 			reserved: "10.0.0.2 10.0.0.3",
-			reason:   v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 address"},
+			reason:   v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 address" + addRange},
 		{name: "exhausted: keeps what it has of another group", group: "dual", families: "4", policy: single,
 			current: "10.1.1.1",
 			others:  "10.0.0.1 10.0.0.2 10.0.0.3", want: "10.1.1.1", reason: v1.ReasonExhausted,
-			message: "ServiceGroup dual has no free IPv4 address"},
+			message: "ServiceGroup dual has no free IPv4 address" + addRange},
 		{name: "a group without the family", group: "v4", families: "6", policy: single,
-			reason: v1.ReasonExhausted, message: "ServiceGroup v4 has no free IPv6 address"},
+			reason: v1.ReasonExhausted, message: "ServiceGroup v4 has no free IPv6 address" + addRange},
 		{name: "RequireDualStack, one family exhausted", group: "dual", families: "46", policy: require,
 			others: "fd00::1 fd00::2 fd00::3",
-			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv6 address"},
+			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv6 address" + addRange},
 		{name: "RequireDualStack, both exhausted", group: "dual", families: "46", policy: require,
 			others: "fd00::1 fd00::2 fd00::3 10.0.0.1 10.0.0.2 10.0.0.3",
-			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 and no free IPv6 address"},
+			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 and no free IPv6 address" + addRange},
 		{name: "RequireDualStack, keeps the one it has", group: "dual", families: "46", policy: require, current: "10.0.0.3",
 			others: "fd00::1 fd00::2 fd00::3",
-			want:   "10.0.0.3", reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv6 address"},
+			want:   "10.0.0.3", reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv6 address" + addRange},
 		{name: "RequireDualStack of a group with one family", group: "v4", families: "46", policy: require,
-			reason: v1.ReasonExhausted, message: "ServiceGroup v4 has no free IPv6 address"},
+			reason: v1.ReasonExhausted, message: "ServiceGroup v4 has no free IPv6 address" + addRange},
 		{name: "PreferDualStack, one family exhausted", group: "dual", families: "46", policy: prefer,
 			others: "fd00::1 fd00::2 fd00::3", want: "10.0.0.1",
 			message: "; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup dual has one that is free"},
@@ -187,7 +190,7 @@ func TestAllocate(t *testing.T) {
 			message: "; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup v4 has one that is free"},
 		{name: "PreferDualStack, both exhausted", group: "dual", families: "46", policy: prefer,
 			others: "fd00::1 fd00::2 fd00::3 10.0.0.1 10.0.0.2 10.0.0.3",
-			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 and no free IPv6 address"},
+			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 and no free IPv6 address" + addRange},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			req := &allocation.Request{RequestedGroup: row.group, Policy: row.policy}

@@ -404,7 +404,7 @@ func TestAllocateFromExternalGroup(t *testing.T) {
 			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", requests: requests{request(v6)}},
 		{name: "RequireDualStack, and the group has no such range", families: dual,
 			policy: corev1.IPFamilyPolicyRequireDualStack, ranges: []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"},
-			reason: v1.ReasonExhausted, message: "ServiceGroup netbox has no free IPv6 address"},
+			reason: v1.ReasonExhausted, message: "ServiceGroup netbox has no free IPv6 address" + addRange},
 		{name: "RequireDualStack keeps what is offered while the other one takes long", families: dual,
 			policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): slow},
 			reason: v1.ReasonIPAMUnavailable, message: "NetBox is slow", requests: requests{request(v4), request(v6)}},

@@ -404,7 +404,7 @@ func TestRequests(t *testing.T) {
 		{"no node has any", "a/b group=dual multi=true", nil, "10.0.0.1", "", ""},
 		{
 			"a full range", "a/b group=spread", []string{"c/d 10.4.1.1 10.4.1.2"}, "10.4.2.1", v1.ReasonExhausted,
-			"range 10.4.1.1-10.4.1.2 of ServiceGroup spread has no free address",
+			"range 10.4.1.1-10.4.1.2 of ServiceGroup spread has no free address: enlarge it, or delete Services",
 		},
 		{
 			"all full", "a/b group=spread", []string{"c/d 10.4.1.1 10.4.1.2", "c/e 10.4.2.1 10.4.2.2"}, "", v1.ReasonExhausted,

@@ -455,7 +455,7 @@ func TestAutoAssign(t *testing.T) {
 		},
 		{
 			name: "by default, no other", groups: map[string]string{"default": pool("0"), "a": pool("1")}, others: one,
-			reason: v1.ReasonExhausted, message: "ServiceGroup default has no free IPv4 address",
+			reason: v1.ReasonExhausted, message: "ServiceGroup default has no free IPv4 address" + addRange,
 		},
 		{
 			name: "no default group", groups: map[string]string{"a": pool("1")}, reason: v1.ReasonNoSuchGroup,
@@ -519,7 +519,7 @@ func TestAutoAssign(t *testing.T) {
 		{name: "the first that it may use has none", groups: map[string]string{
 			"default": pool("1") + "\n" + onlyGold, "a": pool("0") + auto,
 		}, others: one,
-			reason: v1.ReasonExhausted, message: "ServiceGroup a has no free IPv4 address"},
+			reason: v1.ReasonExhausted, message: "ServiceGroup a has no free IPv4 address" + addRange},
 		{name: "it may use none", groups: map[string]string{"default": pool("0") + "\n" + onlyGold},
 			reason:  v1.ReasonNotAllowed,
 			message: "ServiceGroup default is not for namespace plain: " + refused},
