@@ -553,7 +553,8 @@ func TestResults(t *testing.T) {
 			answeredResult(d, "02:00:00:00:00:02"),
 			Result{
 				State: purelbv1.StateConflict, Epoch: 3, MAC: "02:00:00:00:00:02", Reason: "Answered",
-				Message: "02:00:00:00:00:02 on eth0 answers for the address; waiting until it stops",
+				Message: "02:00:00:00:00:02 on eth0 answers for the address: take it off that station, or out of the pool; " +
+					"waiting until it stops",
 			},
 		},
 		"the kernel refused": {

@@ -100,7 +100,10 @@ func answeredResult(d *Desired, mac string) Result {
 	}
 	return Result{
 		State: purelbv1.StateConflict, Epoch: d.Epoch, MAC: mac, Reason: ReasonAnswered,
-		Message: fmt.Sprintf("%s on %s answers for the address; waiting until it stops", mac, d.Interface),
+		Message: fmt.Sprintf(
+			"%s on %s answers for the address: take it off that station, or out of the pool; waiting until it stops",
+			mac, d.Interface,
+		),
 	}
 }
 
