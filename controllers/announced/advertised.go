@@ -68,7 +68,7 @@ func CurrentReports(
 			current[node] = withSessionsDown(routing, "it is unknown whether the node is Ready")
 			continue
 		case isSpeakerDown(node):
-			current[node] = withSessionsDown(routing, "the speaker does not run, as the node's kubelet says")
+			current[node] = withSessionsDown(routing, "the speaker does not run, as the node's kubelet says: see its pod")
 		}
 		isAnyKnown = true
 	}

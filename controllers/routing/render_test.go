@@ -533,7 +533,7 @@ func TestPeerStatus(t *testing.T) {
 		},
 		{"no secret", spec + "passwordSecretRef: {name: s, key: k}", nil, nil, false,
 			"0/2 False SecretMissing Secret s, which spec.passwordSecretRef names, does not exist in this namespace, or has " +
-				"no key k: without the password no session is opened; sessions that had it keep it"},
+				"no key k: create it; without the password no session is opened, and sessions that had it keep it"},
 		{"no neighbour", "peerASN: 1\nmyASNLabel: none\npeerAddress: 192.0.2.1", nil, nil, false,
 			"0/0 False NoNeighbor no node has this neighbour; node n1 has no label none; node n2 has no label none"},
 		{"invalid", "peerASN: 1\nmyASN: 2\npeerAddress: 224.0.0.1", nil, nil, false,

@@ -68,8 +68,8 @@ func verdictOf(
 			)
 	case result.LacksSecret:
 		return v1.ReasonSecretMissing, fmt.Sprintf(
-			"Secret %s, which spec.passwordSecretRef names, does not exist in this namespace, or has no key %s: without the "+
-				"password no session is opened; sessions that had it keep it",
+			"Secret %s, which spec.passwordSecretRef names, does not exist in this namespace, or has no key %s: create it; "+
+				"without the password no session is opened, and sessions that had it keep it",
 			p.Spec.PasswordSecretRef.Name, p.Spec.PasswordSecretRef.Key,
 		)
 	case result.PasswordProblem != "":

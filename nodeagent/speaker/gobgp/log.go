@@ -73,7 +73,7 @@ func explainRecord(message string, values map[string]string) string {
 	case "sent notification":
 		switch values["Code"] + "/" + values["Subcode"] {
 		case "2/2": // RFC 4271 section 6.2
-			return "the neighbour is in another autonomous system than peerASN says"
+			return "the neighbour is in another autonomous system than peerASN says: correct peerASN, or the neighbour"
 		case "2/3":
 			return "the neighbour has the same BGP identifier as the node"
 		case "5/1": // the answer to something else than OPEN (RFC 6608)
