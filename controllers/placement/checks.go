@@ -200,10 +200,13 @@ func offSubnetIfReported(n *Node, a *Address) string {
 	return offSubnet(n, a)
 }
 
+// withoutEndpoint is the reason against a node without a ready endpoint.
+const withoutEndpoint = "has no ready endpoint"
+
 // noEndpoint lets a node without a ready endpoint have no address whose traffic stays on the node.
 func noEndpoint(n *Node, a *Address) string {
 	if a.ServingNodes != nil && !a.ServingNodes[n.Name] {
-		return "has no ready endpoint"
+		return withoutEndpoint
 	}
 	return ""
 }

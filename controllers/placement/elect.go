@@ -53,9 +53,14 @@ func (p *placer) fairShareOf(a *Address, nodes int) int {
 	return (p.localCount[familyBits(a.Addr)] + nodes - 1) / max(nodes, 1)
 }
 
-// explainNoEligibleNode says of up to eight nodes why it cannot take an address.
-func (p *placer) explainNoEligibleNode(a *Address) Explanation {
-	return Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, p.checksToTake(a))}
+// explainNoEligibleNode says of up to eight nodes why it cannot take an address, by the checks for that.
+func (p *placer) explainNoEligibleNode(a *Address, checks []check) Explanation {
+	why := explainReasons(p.nodes, a, checks)
+	lacksEndpoint := func(n *Node) bool { return reasonAgainst(n, a, checks) == withoutEndpoint }
+	if a.ServingNodes != nil && slices.ContainsFunc(p.nodes, lacksEndpoint) {
+		why += "; policy Local needs a pod that is ready on a node that may have the address: see the pods of the Service"
+	}
+	return Explanation{v1.ReasonNoEligibleNode, why}
 }
 
 // explainPassedOver says of the nodes that an address does not go to why not.

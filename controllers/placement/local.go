@@ -55,7 +55,7 @@ func (p *placer) moveLocal(a *Address, s situation) {
 
 // keepWithoutCandidate keeps an address that the holder is to lose, but no node can take.
 func (p *placer) keepWithoutCandidate(a *Address, holder *assignment) {
-	p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a)
+	p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a, p.checksToTake(a))
 	hasFailedEntries := p.keepFailedEntries(a, nil, nil)
 	if holder.node.IsLeaving {
 		p.keepLatestElected(a)
@@ -73,7 +73,7 @@ func (p *placer) placeUnheld(a *Address) {
 	candidate := p.electNode(a, nil)
 	if candidate == nil {
 		p.keepFailedEntries(a, nil, nil)
-		p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a)
+		p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a, p.checksToTake(a))
 		p.keepLatestElected(a)
 		return
 	}

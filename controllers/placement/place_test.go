@@ -15,6 +15,10 @@ import (
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
+// seePods is what is advised where a node lacks nothing but a ready endpoint.
+const seePods = "; policy Local needs a pod that is ready on a node that may have the address: " +
+	"see the pods of the Service"
+
 // healthy is node a, b, c, … with an interface in 10.0.0.0/24 and fd00::/64.
 func healthy(name string) placement.Node {
 	i := name[0] - 'a'
@@ -516,10 +520,13 @@ func TestTransitions(t *testing.T) {
 		},
 		{name: "no node has any: it stays", nodes: "a b", serves: "-", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
 		{name: "new, to a node with an endpoint", nodes: "a b c", serves: "c", want: "c 1 Probe"},
-		{name: "new, and no node has any", nodes: "a", serves: "-", unplaced: "NoEligibleNode: a has no ready endpoint"},
+		{
+			name: "new, and no node has any", nodes: "a", serves: "-",
+			unplaced: "NoEligibleNode: a has no ready endpoint" + seePods,
+		},
 		{name: "the only one with an endpoint dies", nodes: "a:expired b", serves: "a", entries: []string{"a 1 Announced"},
 			want:     "a 1 Probe",
-			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b has no ready endpoint"},
+			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b has no ready endpoint" + seePods},
 		{
 			name: "what counts for Virtual only", nodes: "a b", serves: "virtually b", entries: []string{"a 1 Announced"},
 			want: "a 1 Probe",
@@ -543,7 +550,7 @@ func TestTransitions(t *testing.T) {
 			entries: []string{"a 0 Virtual Announced", "b 0 Virtual"}, want: "b Virtual"},
 		{
 			name: "remote, and there are none", nodes: "a", remote: true, serves: "-",
-			unplaced: "NoEligibleNode: a has no ready endpoint",
+			unplaced: "NoEligibleNode: a has no ready endpoint" + seePods,
 		},
 
 		// A node is cordoned, and hands its addresses over.

@@ -77,7 +77,7 @@ func (p *placer) placeVirtual(a *Address) {
 		}
 	}
 	if !isPlaced {
-		p.result.Unplaced[a.Addr] = Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, takeVirtualChecks)}
+		p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a, takeVirtualChecks)
 	}
 	p.keepSharedUntilObserved(a, mask)
 }
@@ -154,7 +154,7 @@ func (p *placer) noteAnnouncer(n *Node) {
 // own for the address keeps that until the node has realised the shared one.
 func (p *placer) placeOnAllNodes(a *Address) {
 	if len(p.sharedInterfaces) == 0 {
-		p.result.Unplaced[a.Addr] = Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, takeVirtualChecks)}
+		p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a, takeVirtualChecks)
 		return
 	}
 	mask := p.maskOf(a)
