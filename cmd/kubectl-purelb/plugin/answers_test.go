@@ -222,7 +222,8 @@ func TestStatus(t *testing.T) {
 		"the one manager is missing": {
 			[]change{func(o *Objects) { o.Deployments[0].Spec.Replicas, o.Deployments[0].Status.ReadyReplicas = nil, 0 }},
 			"Critical deployment/purelb-manager: no manager is ready: addresses go on answering, but nothing is allocated or " +
-				"moved",
+				"moved: see kubectl -n purelb-system describe pods -l app.kubernetes.io/name=purelb-manager and, if one has " +
+				"run, kubectl -n purelb-system logs deployment/purelb-manager --all-pods",
 		},
 		"the one manager is there": {
 			[]change{func(o *Objects) { o.Deployments[0].Spec.Replicas, o.Deployments[0].Status.ReadyReplicas = nil, 1 }},

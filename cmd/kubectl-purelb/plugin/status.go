@@ -108,7 +108,9 @@ func (s *Status) addComponents(c *Cluster) {
 		case d.Status.ReadyReplicas == 0:
 			s.add(
 				Critical, "PureLBManagerDown", "deployment/"+d.Name,
-				"no manager is ready: addresses go on answering, but nothing is allocated or moved",
+				"no manager is ready: addresses go on answering, but nothing is allocated or moved: see kubectl -n %s "+
+					"describe pods -l app.kubernetes.io/name=%s and, if one has run, kubectl -n %s logs deployment/%s --all-pods",
+				c.Namespace, managerName, c.Namespace, managerName,
 			)
 		case d.Status.ReadyReplicas < desired:
 			s.add(Degraded, "", "deployment/"+d.Name, "%d of %d managers are ready", d.Status.ReadyReplicas, desired)
