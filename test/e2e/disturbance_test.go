@@ -267,16 +267,48 @@ func (m *disturbedService) cordonUntilMoved() {
 	uncordon(m.ctx)
 }
 
-// drainAndReboot drains a node and reboots it, by the commands of docs/how-to/drain.md, and waits until it
-// works again. Its power is off for a moment only.
+// drainAndReboot reboots a node as docs/how-to/drain.md says where LBNodeAgents have onUnschedulable: HandOver.
 func (m *disturbedService) drainAndReboot(node string) {
 	GinkgoHelper()
-	By("draining and rebooting " + node)
 	startDraining(m.ctx, node)()
 	kubectl(m.ctx, "-n", purelbNamespace, "wait", "announcements", "-l", v1.LabelNode+"="+node,
 		"--for=jsonpath={.status.announced}=0", "--timeout=60s")
+	m.reboot(node, testLab.PowerOff, func() { kubectl(m.ctx, "uncordon", node) })
+}
+
+// drainByPluginAndReboot reboots a node as docs/how-to/drain.md says where the plugin drains it.
+func (m *disturbedService) drainByPluginAndReboot(node string) {
+	GinkgoHelper()
+	DeferCleanup(func(ctx SpecContext) { setExcluded(ctx, false, node) }, NodeTimeout(waitLimit))
+	out, code := runPlugin(m.ctx, "drain", node)
+	Expect(code).To(BeZero(), out)
+	startDraining(m.ctx, node)()
+	m.reboot(node, testLab.PowerOff, func() {
+		kubectl(m.ctx, "uncordon", node)
+		out, code := runPlugin(m.ctx, "undrain", node)
+		Expect(code).To(BeZero(), out)
+	})
+}
+
+// rebootGracefully reboots a node that nobody has drained. Its kubelet delays the shutdown, and the pods that it has
+// ended stay as they are, for people to see.
+func (m *disturbedService) rebootGracefully(node string) {
+	GinkgoHelper()
+	config := kubectl(m.ctx, "get", "--raw", "/api/v1/nodes/"+node+"/proxy/configz")
+	Expect(config).To(ContainSubstring(`"shutdownGracePeriod":"1m0s"`))
+	m.reboot(node, testLab.ShutDown, func() {
+		kubectl(m.ctx, "delete", "pods", "--all-namespaces", "--field-selector=status.phase=Failed")
+	})
+}
+
+// reboot ends a node, starts it at once, makes it useful again by what release does, and waits until all is as it was
+// before. No address that has left the node comes back.
+func (m *disturbedService) reboot(node string, end func(context.Context, string) error, release func()) {
+	GinkgoHelper()
 	DeferCleanup(func(ctx SpecContext) { Expect(testLab.PowerOn(ctx, node)).To(Succeed()) }, NodeTimeout(time.Minute))
-	Expect(testLab.PowerOff(m.ctx, node)).To(Succeed())
+	Expect(end(m.ctx, node)).To(Succeed())
+	holder := m.findAnnouncers(Default)
+	Expect(holder).To(And(HaveLen(1), Not(ContainElement(node))), "nodes that announce %s when %s is off", m.addr, node)
 	off := time.Now()
 	Expect(testLab.PowerOn(m.ctx, node)).To(Succeed())
 	Eventually(func(g Gomega) {
@@ -285,8 +317,9 @@ func (m *disturbedService) drainAndReboot(node string) {
 			To(Succeed())
 		g.Expect(lease.Spec.RenewTime.Time).To(BeTemporally(">", off), "Lease of %s", node)
 	}).WithContext(m.ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
-	kubectl(m.ctx, "uncordon", node)
+	release()
 	waitForRest(m.ctx, m.svc)
+	Expect(m.findAnnouncers(Default)).To(Equal(holder), "nothing moves back")
 }
 
 // findLeader returns the pod and the node of the manager that leads. The Lease may name a pod

@@ -55,19 +55,27 @@ var _ = Describe("A disturbance", func() {
 		})
 	}, proofLimit())
 
-	It("loses no request when all nodes are drained and rebooted in turn", Label(proofLabel, handoverTopic),
-		func(ctx SpecContext) {
-			setOnUnschedulable(ctx, v1.UnschedulableHandOver)
+	rebootInTurn := func(text, name string, policy v1.UnschedulablePolicy, reboot func(*disturbedService, string)) {
+		It("loses no request when all nodes are "+text, Label(proofLabel, handoverTopic), func(ctx SpecContext) {
+			setOnUnschedulable(ctx, policy)
 			disturb(ctx, disturbance{
-				name: "nodes drained and rebooted in turn",
+				name: name,
 				do: func(m *disturbedService) {
 					for _, node := range nodeNames() {
-						m.drainAndReboot(node)
+						By("rebooting " + node)
+						reboot(m, node)
 					}
 				},
 				bounds: plannedBounds, serversServeOn: true, isOnAnyMachine: true, // nodes boot
 			})
 		}, proofLimit())
+	}
+	rebootInTurn("drained and rebooted in turn", "nodes drained and rebooted in turn", v1.UnschedulableHandOver,
+		(*disturbedService).drainAndReboot)
+	rebootInTurn("drained by the plugin and rebooted in turn", "nodes drained by the plugin and rebooted in turn",
+		v1.UnschedulableIgnore, (*disturbedService).drainByPluginAndReboot)
+	rebootInTurn("rebooted in turn by a shutdown that kubelets delay", "nodes rebooted in turn, delayed by kubelets",
+		v1.UnschedulableIgnore, (*disturbedService).rebootGracefully)
 
 	It("loses no request when the holder shuts down", Label(proofLabel, handoverTopic), func(ctx SpecContext) {
 		disturb(ctx, disturbance{
