@@ -14,7 +14,8 @@ import (
 //  1. A router sends what comes for a Virtual address only to nodes that have it and, with policy Local, an
 //     endpoint, but for nodes that cannot be reached. That is so at every moment while speakers are replaced,
 //     BGPPeers and ServiceGroups are edited and nodes are left, and whatever befalls agents, managers and the API
-//     server; within a bound after an endpoint has gone, a node has booted, or the address is new.
+//     server; within a bound after an endpoint has gone, a node has booted, or the address is new. While all nodes
+//     with an endpoint are in trouble, a router may send by the routes that others have to the whole network.
 //  2. Once a router sends to a node what comes for a Virtual address, it does so ever after, to some node, but for
 //     troubles of routers and of all the nodes. So a planned change loses no packet.
 //  3. A route by way of a node leaves a router only if the node has no such address any more, is or was to be left
@@ -158,7 +159,9 @@ func (r *routingLaws) isTroubled(p path) bool {
 // inspectAddress is laws 1 and 2.
 func (r *routingLaws) inspectAddress(router *Router, addr netip.Addr, s *service) {
 	nodes := router.SendsTo(addr)
-	isServed := slices.ContainsFunc(r.laws.cluster.Nodes, func(n *Node) bool { return r.serves(n, addr, s) })
+	isServed := slices.ContainsFunc(r.laws.cluster.Nodes, func(n *Node) bool {
+		return r.serves(n, addr, s) && (!s.IsPolicyLocal || !r.isTroubled(path{router, n}))
+	})
 	for _, n := range r.laws.cluster.Nodes {
 		f := flow{path{router, n}, addr}
 		isWrong := slices.Contains(nodes, n) && router.hears(n) && !r.serves(n, addr, s) && isServed

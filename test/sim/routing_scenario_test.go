@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -120,6 +121,28 @@ func TestRoutersOfEndpointsThatMove(t *testing.T) {
 			h.setEndpoints(h.services[3])
 			h.Run(20 * time.Second)
 		}
+	})
+}
+
+// The only node with an endpoint of a Service of policy Local is cut off a router, which then has no other route to the
+// address than those of the network that the other nodes advertise.
+func TestRoutersOfEndpointThatIsCutOff(t *testing.T) {
+	playWithRouters(t, func(t *testing.T, h *History) {
+		n, r, s := h.Nodes[0], h.Routers[1], h.services[3]
+		h.setEndpointsOn(s, []*Node{n})
+		h.Run(settledSoon)
+		set := func(isCut bool) func() error {
+			return doing(func() { r.segment.Cut(n.portOn(r.segment), r.port, isCut) })
+		}
+		h.begin(h.routing.unrouted[r], "cut off router", []*Node{n}, set(true), set(false))
+		h.Run(longTrouble)
+		for _, addr := range h.addressesOf(t)[s.Name] {
+			if slices.Contains(r.SendsTo(addr), n) {
+				t.Errorf("%s sends to a node that it does not hear, what comes for %s", r.port.name, addr)
+			}
+		}
+		h.endTrouble("cut off router " + n.Name)
+		h.Run(time.Minute)
 	})
 }
 
