@@ -468,7 +468,7 @@ func contractChange(w *world) {
 	}
 }
 
-// Since 4.6, NetBox has entity tags, and refuses a change of an object that has changed.
+// Since 4.6, NetBox has entity tags, and refuses to change or delete an object that has changed.
 func contractPrecondition(w *world) {
 	id := w.prefix(w.v4, nil)
 	created := w.send(http.MethodPost, available(id), object{"description": "x"}).want(w, http.StatusCreated).object
@@ -481,6 +481,9 @@ func contractPrecondition(w *world) {
 		return
 	}
 	got.want(w, http.StatusPreconditionFailed)
+	w.sendAs("Token "+w.token, http.MethodDelete, path, nil, http.Header{"If-Match": {tag}}).want(
+		w, http.StatusPreconditionFailed,
+	)
 	tag = w.send(http.MethodGet, path, nil).header.Get("ETag")
 	w.sendAs("Token "+w.token, http.MethodPatch, path, object{"description": "z"}, http.Header{"If-Match": {tag}}).want(
 		w, http.StatusOK,

@@ -195,10 +195,10 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *
 		return netip.Addr{}, s.client.unavailable("it has created no address: is there something else at this URL?")
 	case !p.contains(a, created.vrfID()):
 		s.pools = nil
-		return netip.Addr{}, cmp.Or(s.delete(ctx, created.ID), errOutsidePool)
+		return netip.Addr{}, cmp.Or(s.delete(ctx, created.ID, ""), errOutsidePool)
 	case r.Objection(a) != "":
 		refused.objected = a
-		err = s.delete(ctx, created.ID)
+		err = s.delete(ctx, created.ID, "")
 	default:
 		var isSettled bool
 		if isSettled, err = s.settle(ctx, r.Owner, &created); isSettled {
@@ -238,7 +238,7 @@ func (s *System) settle(ctx context.Context, owner ipam.Owner, o *ipAddress) (bo
 	if err != nil && !errors.As(err, &refused) {
 		return false, err // the next request finds the record by its mark
 	}
-	if deleteErr := s.delete(ctx, o.ID); deleteErr != nil {
+	if deleteErr := s.delete(ctx, o.ID, ""); deleteErr != nil {
 		return false, deleteErr
 	}
 	if concernsAddress(err) || isStatus(err, http.StatusNotFound) {
@@ -388,7 +388,7 @@ func (s *System) takeOver(ctx context.Context, r *ipam.Request, records []ipAddr
 	}
 	for i := range records {
 		if o := &records[i]; o.ID != first.ID && o.isRecordOf(s.cluster) {
-			if err := s.delete(ctx, o.ID); err != nil {
+			if err := s.delete(ctx, o.ID, ""); err != nil {
 				return err
 			}
 		}

@@ -130,3 +130,34 @@ func TestFaultWrittenWhileReleased(t *testing.T) {
 		})
 	}
 }
+
+// Another manager, which leads now, gives an address to a Service that asks for it, just before a release of the old
+// leader reaches NetBox. Since NetBox 4.6 the record stays that Service's. This test shows the row "a manager that
+// leads no more releases an address that the next one gives to a Service" of docs/trust.md.
+func TestFaultTakenWhileReleased(t *testing.T) {
+	for name, fixture := range map[string]func(*world) (*allocation.Netbox, netip.Addr){
+		"of a prefix": prefixFixture, "of a tenant": tenantFixture,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFake(t, fake.V46, fake.TokenV2)
+			config, _ := fixture(w)
+			old, leader := w.connect(config, ipamtest.Cluster), w.connect(config, ipamtest.Cluster)
+			a := w.allocate(old, request("web"))
+			var isTaken atomic.Bool
+			w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
+				if r.Method != http.MethodGet && isTaken.CompareAndSwap(false, true) {
+					w.allocate(leader, requestOf("api", a))
+				}
+				return false
+			}, nil)
+			if err := old.Release(t.Context(), a); err != nil {
+				t.Fatal(err)
+			}
+			mark := ipamtest.NewOwner("api", 0).Mark(ipamtest.Cluster)
+			if got := w.recordAt(a); !isTaken.Load() || !strings.HasPrefix(fmt.Sprint(got["description"]), mark) ||
+				at(got, "status.value") != "active" {
+				t.Errorf("taken %v: %v", isTaken.Load(), got)
+			}
+		})
+	}
+}

@@ -218,28 +218,29 @@ func (s *System) release(ctx context.Context, a netip.Addr) error {
 }
 
 // releaseRecord deletes a record or, where a tenant's addresses are used, makes the address free
-// again. There it looks once more if somebody writes into the record at the same moment.
+// again. It looks once more if somebody writes into the record at the same moment.
 func (s *System) releaseRecord(ctx context.Context, o *ipAddress) error {
-	if !s.config.IsByTenant() {
-		return s.delete(ctx, o.ID)
-	}
-	err := s.makeFree(ctx, o.ID)
+	owner, _ := o.mark()
+	err := s.releaseRecordOf(ctx, owner, o.ID)
 	if isStatus(err, http.StatusPreconditionFailed) {
-		err = s.makeFree(ctx, o.ID)
+		err = s.releaseRecordOf(ctx, owner, o.ID)
 	}
 	return err
 }
 
-// makeFree gives the address of an owner of this cluster back to the tenant, unless somebody has given it to
-// another tenant, or to somebody else.
-func (s *System) makeFree(ctx context.Context, id int64) error {
+// releaseRecordOf releases a record of an owner of this cluster, unless it is somebody else's by now: that of another
+// tenant or client, or that of a Service to which another manager, which leads now, has given the address.
+func (s *System) releaseRecordOf(ctx context.Context, owner string, id int64) error {
 	var o ipAddress
 	got, err := s.client.sendOnce(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o)
 	if isStatus(err, http.StatusNotFound) {
 		return nil
 	}
-	if err != nil || !o.isRecordOf(s.cluster) {
+	if err != nil || !o.isRecordOfOwner(owner) {
 		return err
+	}
+	if !s.config.IsByTenant() {
+		return s.delete(ctx, id, got.etag)
 	}
 	fields := map[string]any{"description": o.originalDescription()}
 	k, comments := o.kept()
@@ -257,8 +258,9 @@ func (s *System) makeFree(ctx context.Context, id int64) error {
 
 func recordPath(id int64) string { return fmt.Sprintf("%s%d/", pathAddresses, id) }
 
-func (s *System) delete(ctx context.Context, id int64) error {
-	_, err := s.client.sendOnce(ctx, http.MethodDelete, recordPath(id), nil, nil, nil, nil)
+// delete deletes a record, if its ETag is still the one given. The ETag may be empty.
+func (s *System) delete(ctx context.Context, id int64, etag string) error {
+	_, err := s.client.sendOnce(ctx, http.MethodDelete, recordPath(id), nil, ifMatch(etag), nil, nil)
 	if err = s.checkAbsence(ctx, id, err); isStatus(err, http.StatusNotFound) {
 		return nil
 	}
@@ -282,10 +284,14 @@ func (s *System) checkAbsence(ctx context.Context, id int64, err error) error {
 // change changes fields of a record, if its ETag is still the one given; NetBox has ETags
 // since 4.6.
 func (s *System) change(ctx context.Context, id int64, fields map[string]any, etag string) error {
-	header := http.Header{}
-	if etag != "" {
-		header.Set("If-Match", etag)
-	}
-	_, err := s.client.sendOnce(ctx, http.MethodPatch, recordPath(id), nil, header, fields, nil)
+	_, err := s.client.sendOnce(ctx, http.MethodPatch, recordPath(id), nil, ifMatch(etag), fields, nil)
 	return s.checkAbsence(ctx, id, err)
+}
+
+// ifMatch returns the header of a request that is done only to a record with an ETag; nil without one.
+func ifMatch(etag string) http.Header {
+	if etag == "" {
+		return nil
+	}
+	return http.Header{"If-Match": {etag}}
 }
