@@ -345,6 +345,8 @@ type Service struct {
 	// WritesPolicyLocal means that its user writes policy Local, and does not say that this is meant for Local
 	// addresses, too: of them it becomes Cluster.
 	WritesPolicyLocal bool
+	// Address, if it is valid, is what the user asks for.
+	Address netip.Addr
 }
 
 // CreateService creates a Service, without endpoints, and returns its UID.
@@ -359,6 +361,9 @@ func (c *Cluster) CreateService(s Service) (types.UID, error) {
 	}
 	if s.IsPolicyLocal {
 		annotations[v1.AnnotationAllowLocal] = "true"
+	}
+	if s.Address.IsValid() {
+		annotations[v1.AnnotationAddresses] = s.Address.String()
 	}
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Tenants, Name: s.Name, Annotations: annotations},

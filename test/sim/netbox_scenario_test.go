@@ -201,6 +201,38 @@ func TestLeaderPausedInNetBoxRequest(t *testing.T) {
 	})
 }
 
+// A leader is paused when it is about to release the address of a Service that is gone, another one gives that address
+// to a Service that asks for it, and the first one goes on with its request. The Service keeps the record.
+func TestLeaderPausedInNetBoxRelease(t *testing.T) {
+	playWithNetBox(t, func(t *testing.T, h *History) {
+		if h.NetBox.Server.Version == netbox.V44 { // which has no conditional changes
+			return
+		}
+		for _, group := range []string{GroupNetBox, GroupTenant} {
+			wanted := Service{Group: group, Families: []corev1.IPFamily{corev1.IPv4Protocol}}
+			h.create(wanted)
+			h.Run(10 * time.Second)
+			wanted.Address = h.addressesOf(t)[h.services[0].Name][0]
+			m := h.leader(t).Manager
+			m.pausesAtNetBox = func(r *http.Request) bool { return r.Method != http.MethodGet }
+			h.deleteService()
+			h.Run(time.Second)
+			if !m.isPaused() {
+				t.Fatal("the leader releases nothing")
+			}
+			h.create(wanted)
+			h.Run(10 * time.Second)
+			h.expectAddresses(t, nil)
+			before := h.addressesOf(t)
+			m.Resume()
+			h.Run(10 * time.Second)
+			h.expectAddresses(t, before)
+			h.deleteService()
+			h.Run(10 * time.Second)
+		}
+	})
+}
+
 // A person deletes the record of an address that a Service has. It is made again or, if somebody else has taken the
 // address meanwhile, the ServiceGroup says so, and the Service keeps it. When that one is deleted, the record of
 // somebody else stays.
