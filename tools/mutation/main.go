@@ -9,6 +9,9 @@
 // Go's coverage counts only what follows a case. It counts a mutant that does not
 // compile as noticed. And it can run all mutants only, not a sample.
 //
+// With -then, what survives a package's own tests is tried against those of another package, which use it: it
+// counts as noticed if these fail.
+//
 // A survivor that behaves as the original does (an equivalent mutant) is listed with the
 // reason in -equivalent, and not counted. An entry of that file that matches no mutant,
 // or that a test notices, is an error.
@@ -36,6 +39,7 @@ type options struct {
 	root       string // the module's folder
 	gremlins   string // the program
 	equivalent string // the file of equivalent mutants
+	then       target // whose tests are tried on what survives a package's own; the zero target for none
 	sample     int    // how many mutants of each package to run; 0 for all
 	seed       uint64 // chooses the sample
 	threshold  float64
@@ -86,13 +90,17 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 func parseFlags(args []string) (options, []target, error) {
 	var o options
-	var sampleSize string
+	var sampleSize, then string
 	flags := flag.NewFlagSet("mutation", flag.ContinueOnError)
 	flags.StringVar(&o.root, "root", ".", "folder of the module")
 	flags.StringVar(&o.gremlins, "gremlins", "bin/gremlins", "Gremlins' program")
 	flags.StringVar(
 		&o.equivalent, "equivalent", "tools/mutation/equivalent.txt",
 		"file that lists equivalent mutants, with the reason for each",
+	)
+	flags.StringVar(
+		&then, "then", "",
+		"a package, as FOLDER or FOLDER::TEST,TEST, whose tests are tried on what survives a package's own",
 	)
 	flags.StringVar(&sampleSize, "sample", "50", "how many mutants of each package to run, or all")
 	flags.Uint64Var(&o.seed, "seed", 1, "chooses the sample")
@@ -113,6 +121,7 @@ func parseFlags(args []string) (options, []target, error) {
 		}
 		o.sample = n
 	}
+	o.then = parseTarget(then)
 	if flags.NArg() == 0 {
 		return o, nil, errors.New("name at least one package, as FOLDER or FOLDER:FILE,FILE:TEST,TEST")
 	}
@@ -144,6 +153,14 @@ func parseTarget(arg string) target {
 	return t
 }
 
+// testedWith returns the packages whose tests are run with a mutant of a package, in their order.
+func (o *options) testedWith(t target) []target {
+	if o.then.folder == "" {
+		return []target{t}
+	}
+	return []target{t, o.then}
+}
+
 // sample returns size mutants, chosen by the seed, in their order in the code; all of
 // them if size is 0. The choice depends on nothing but the package's code and the seed.
 func sample(mutants []*mutant, size int, seed uint64) []*mutant {
@@ -162,8 +179,10 @@ func sample(mutants []*mutant, size int, seed uint64) []*mutant {
 // testMutants sets the status of each mutant.
 func testMutants(ctx context.Context, o options, t target, mutants []*mutant) error {
 	begun := time.Now()
-	if err := testOriginal(ctx, o, t); err != nil {
-		return err
+	for _, tested := range o.testedWith(t) {
+		if err := testOriginal(ctx, o, tested); err != nil {
+			return err
+		}
 	}
 	if o.timeout == 0 {
 		o.timeout = 30*time.Second + 5*time.Since(begun)

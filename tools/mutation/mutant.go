@@ -262,7 +262,8 @@ func testOriginal(ctx context.Context, o options, t target) error {
 	return nil
 }
 
-// test runs the package's tests with the mutant instead of the original file.
+// test runs the package's tests with the mutant instead of the original file, and then those of options.then if no
+// test has failed.
 func (m *mutant) test(ctx context.Context, o options, t target, folder string) error {
 	place, err := os.MkdirTemp(folder, "mutant-")
 	if err != nil {
@@ -282,7 +283,12 @@ func (m *mutant) test(ctx context.Context, o options, t target, folder string) e
 	}
 	timed, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	out, err := goTest(timed, o, t, "-overlay="+overlay).CombinedOutput()
+	var out []byte
+	for _, tested := range o.testedWith(t) {
+		if out, err = goTest(timed, o, tested, "-overlay="+overlay).CombinedOutput(); err != nil {
+			break
+		}
+	}
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:

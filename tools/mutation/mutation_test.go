@@ -172,3 +172,23 @@ func TestParseTarget(t *testing.T) {
 		}
 	}
 }
+
+// What survives a package's own tests is tried against those of -then.
+func TestThen(t *testing.T) {
+	own := target{folder: "a"}
+	for args, want := range map[string][]target{
+		"a":                       {own},
+		"-then test/sim a":        {own, {folder: "test/sim"}},
+		"-then test/sim::TestX a": {own, {folder: "test/sim", tests: "^(TestX)$"}},
+		"-sample 1 -then ./b/ a":  {own, {folder: "b"}},
+		"-then= -sample all ./a/": {own},
+	} {
+		o, targets, err := parseFlags(strings.Fields(args))
+		if err != nil || len(targets) != 1 {
+			t.Fatalf("%s: %v, %v", args, targets, err)
+		}
+		if got := o.testedWith(targets[0]); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", args, got, want)
+		}
+	}
+}
