@@ -19,6 +19,9 @@ const MaxRoutingRanges = 131
 // MaxWithheldRanges bounds spec.withheld of a NodeRouting.
 const MaxWithheldRanges = 256
 
+// MaxIgnoredRanges bounds spec.ignored of a NodeRouting.
+const MaxIgnoredRanges = 256
+
 // MaxUnsentRanges bounds the ranges of addresses that a session reports as not sent.
 const MaxUnsentRanges = 16
 
@@ -240,6 +243,15 @@ type NodeRoutingSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=96
 	Withheld []string `json:"withheld,omitempty"`
+
+	// ignored are ranges of addresses, first-last, that the node has and is not to announce any more: its
+	// agent is dead and does not withdraw them, and other nodes announce them. The node's routes are
+	// those that it would have without these addresses.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=96
+	Ignored []string `json:"ignored,omitempty"`
 }
 
 // IsNeighbor reports whether the neighbour that a RoutingSession names is this peer.

@@ -97,7 +97,7 @@ type Inputs struct {
 
 // Decide returns what the BGP library is to hold.
 func Decide(in Inputs) Desired {
-	d := Desired{Networks: in.Networks}
+	d := Desired{Networks: without(in.Networks, parseRanges(in.Spec.Ignored))}
 	for _, p := range in.Spec.Peers {
 		peer, why := in.peer(p)
 		if why != "" {
@@ -120,7 +120,7 @@ func Decide(in Inputs) Desired {
 	withheld := group{ranges: parseRanges(in.Spec.Withheld)}
 	askedByServices := parseServiceCommunities(in.Spec.ServiceCommunities)
 	prefixesByGroup := make([][]netip.Prefix, len(groups))
-	for _, r := range routesOf(in.Networks, groups) {
+	for _, r := range routesOf(d.Networks, groups) {
 		if withheld.contains(r.addr) {
 			continue
 		}

@@ -3,6 +3,8 @@ package routes
 import (
 	"net/netip"
 	"slices"
+
+	"go4.org/netipx"
 )
 
 // Network is a network that the node has on its virtual interface.
@@ -27,4 +29,21 @@ func Networks(addresses []netip.Prefix) []Network {
 	}
 	slices.SortFunc(networks, func(a, b Network) int { return a.Prefix.Compare(b.Prefix) })
 	return networks
+}
+
+// without returns the networks as they would be if the node did not have some addresses.
+func without(networks []Network, ignored []netipx.IPRange) []Network {
+	if len(ignored) == 0 {
+		return networks
+	}
+	var rest []Network
+	for _, n := range networks {
+		n.Addresses = slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool {
+			return slices.ContainsFunc(ignored, func(r netipx.IPRange) bool { return r.Contains(a) })
+		})
+		if len(n.Addresses) > 0 {
+			rest = append(rest, n)
+		}
+	}
+	return rest
 }

@@ -177,6 +177,37 @@ func TestWithheld(t *testing.T) {
 	}
 }
 
+// TestIgnored advertises as if the node did not have the addresses that are ignored: a network that has others stays,
+// with the attributes of the lowest of those.
+func TestIgnored(t *testing.T) {
+	in := inputs()
+	in.Networks = []routes.Network{
+		{Prefix: prefix("198.51.100.1/32"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
+		{Prefix: prefix("203.0.113.0/24"), Addresses: []netip.Addr{
+			netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.20"),
+		}},
+	}
+	in.Spec.Groups = []purelbv1.RoutingGroup{
+		{
+			Name: "a", Ranges: []string{"203.0.113.5-203.0.113.5"}, HostRoutes: true,
+			ServiceGroupBGP: purelbv1.ServiceGroupBGP{MED: ptr.To[int64](7)},
+		},
+		{Name: "b", Ranges: []string{"203.0.113.6-203.0.113.31"}, HostRoutes: true},
+	}
+	in.Spec.Ignored = []string{"198.51.100.1-198.51.100.1", "203.0.113.5-203.0.113.9"}
+	want := []routes.Path{{Prefix: prefix("203.0.113.0/24")}, {Prefix: prefix("203.0.113.20/32")}}
+	d := routes.Decide(in)
+	if diff := cmp.Diff(want, d.Paths, compareAddresses); diff != "" {
+		t.Errorf("paths (-want +got):\n%s", diff)
+	}
+	wantNetworks := []routes.Network{
+		{Prefix: prefix("203.0.113.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.20")}},
+	}
+	if diff := cmp.Diff(wantNetworks, d.Networks, compareAddresses); diff != "" {
+		t.Errorf("networks (-want +got):\n%s", diff)
+	}
+}
+
 // TestHostRoutes advertises a route for each address of a group that wants that, as the address's own
 // group says, besides that of the network.
 func TestHostRoutes(t *testing.T) {
