@@ -59,6 +59,9 @@ type routingState struct {
 	// turn is of the node that opens sessions anew, as settings have changed. Without it two nodes
 	// may do so at once.
 	turn routing.Turn
+	// leftSince is since when addresses are on nodes that are to withdraw them. Without it speakers take back
+	// the routes to these later.
+	leftSince map[routing.LeftAddress]time.Time
 	// speakers are the DaemonSets that were written, by LBNodeAgent. Without them each is written once
 	// more, which changes nothing.
 	speakers map[string]writtenSpeakers
@@ -152,13 +155,14 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 		r.writePeers(ctx, g, &result),
 		r.writeGroups(ctx, g, &result),
 	)
+	r.state.leftSince = g.Ignored.LeftSince
 	if isOutdated(err) {
 		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	wait := paced.Wait
+	wait := shortestWait(paced.Wait, g.Ignored.Wait)
 	if result.IsProvisional {
 		wait = shortestWait(wait, provisionalTime)
 	}

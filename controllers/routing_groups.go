@@ -36,17 +36,15 @@ func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) 
 	if err != nil {
 		return err
 	}
-	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
-	if err != nil {
+	if g.announcements, err = listAnnouncements(ctx, r.Client, r.Namespace); err != nil {
 		return err
 	}
-	commons, err := listCommons(ctx, r.Client, r.Namespace)
-	if err != nil {
+	if g.commons, err = listCommons(ctx, r.Client, r.Namespace); err != nil {
 		return err
 	}
-	g.VirtualAddresses = virtualAddresses(announcements, commons, services)
+	g.VirtualAddresses = virtualAddresses(g.announcements, g.commons, services)
 	g.Groups = routingGroups(groups.Items, r.Namespace, groupsWithPolicyLocal(services, g.VirtualAddresses))
-	g.AreAgentsBehind = areAgentsBehind(announcements, commons)
+	g.AreAgentsBehind = areAgentsBehind(g.announcements, g.commons)
 	return nil
 }
 

@@ -23,6 +23,9 @@ type routingInputs struct {
 	// groups are the ServiceGroups of the manager's namespace. They are the cache's own.
 	groups   []v1.ServiceGroup
 	nodeUIDs map[string]types.UID
+	// announcements and commons are none if nothing is advertised. They are the cache's own.
+	announcements []v1.Announcement
+	commons       []v1.CommonAnnouncement
 	// secrets are the data of the Secrets in the manager's namespace, by name, and
 	// speakerSecrets are those that the reconciler has made.
 	secrets        map[string]map[string][]byte
@@ -87,8 +90,12 @@ func (r *RoutingReconciler) gatherSecrets(ctx context.Context, g *routingInputs)
 // gatherNodes reads the nodes that run an agent, and the facts that their agents report.
 func (r *RoutingReconciler) gatherNodes(ctx context.Context, g *routingInputs) error {
 	nodes, uids, err := RoutingNodes(ctx, r.Client, r.Namespace)
+	if err != nil {
+		return err
+	}
 	g.Nodes, g.nodeUIDs = nodes, uids
-	return err
+	g.Ignored = routing.IgnoredAddresses(nodes, g.announcements, g.commons, r.state.leftSince, g.Now)
+	return nil
 }
 
 // ListBGPPeers reads the BGPPeers in the manager's namespace. They are the cache's own: they
@@ -150,6 +157,9 @@ func RoutingNodes(
 		nodes, allPlaced = append(nodes, node), append(allPlaced, placed)
 	}
 	drainCordoned(nodes, allPlaced, announcements)
+	for i := range nodes {
+		nodes[i].IsStaying = !nodes[i].IsDraining && !allPlaced[i].IsLeaving && !allPlaced[i].IsNotReady
+	}
 	slices.SortFunc(nodes, func(a, b routing.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return nodes, uids, nil
 }

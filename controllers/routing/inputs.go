@@ -27,6 +27,8 @@ type Node struct {
 	Gateways []v1.NodeGateway
 	// IsDraining is that traffic is to leave the node.
 	IsDraining bool
+	// IsStaying is that nothing is known for which the node will not go on to announce what it announces.
+	IsStaying bool
 }
 
 // gateways are the next hops of the node's default routes. Agents of earlier releases report only those
@@ -53,6 +55,8 @@ type Inputs struct {
 	// yet to do what its node is to announce: it may have more addresses.
 	VirtualAddresses map[netip.Addr]VirtualAddress
 	AreAgentsBehind  bool
+	// Ignored is what speakers do in place of agents that are dead.
+	Ignored Ignored
 	// Routings are the NodeRoutings as they stand, by node.
 	Routings map[string]*v1.NodeRouting
 	// Password returns what a key of a Secret of the manager's namespace has, if there is one.

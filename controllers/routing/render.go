@@ -109,6 +109,7 @@ func Render(in Inputs) Result {
 				NodeName: n.Name, LBNodeAgent: n.LBNodeAgent, Interface: v1.InterfaceName(n.VirtualInterface),
 				RouterID: routerID(n).String(), DrainSince: in.drainSince(n), Peers: peersByNode[n.Name],
 				Groups: rules.groups, ServiceCommunities: rules.serviceCommunities, Withheld: rules.withheld,
+				Ignored: in.Ignored.ByNode[n.Name],
 			}
 		}
 	}

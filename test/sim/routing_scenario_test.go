@@ -205,6 +205,73 @@ func TestRoutesOfDeadNodeAreNotReported(t *testing.T) {
 	})
 }
 
+// The agent of a node is dead while the endpoint of a Service with policy Local leaves the node. The node keeps the
+// address, and its speaker takes back the route to that alone, which other nodes have. It advertises the address
+// again when the endpoint is back.
+func TestRoutesOfDeadAgent(t *testing.T) {
+	playWithRouters(t, func(t *testing.T, h *History) {
+		n, s := h.Nodes[0], h.services[3]
+		h.setEndpointsOn(s, h.Nodes)
+		h.Run(settledSoon)
+		h.begin(nil, "no agent", []*Node{n}, doing(n.KillAgent), n.StartAgent)
+		h.setEndpointsOn(s, h.Nodes[1:])
+		h.Run(ignoredWithin)
+		h.areSentTo(t, s, h.Nodes[1:]...)
+		for _, other := range h.services[:3] {
+			h.areSentTo(t, other, h.Nodes...)
+		}
+		h.setEndpointsOn(s, h.Nodes)
+		h.Run(ignoredWithin)
+		h.areSentTo(t, s, h.Nodes...)
+		h.setEndpointsOn(s, h.Nodes[1:])
+		h.Run(ignoredWithin)
+		h.endTrouble("no agent " + n.Name)
+		h.Run(settledSoon)
+		h.areSentTo(t, s, h.Nodes[1:]...)
+	})
+}
+
+// The agents of two nodes are dead while the only endpoint moves from one to the other. That node does not get the
+// address, and the route to the first one, which is the only one, stays until the second agent is back.
+func TestRoutesOfTwoDeadAgents(t *testing.T) {
+	playWithRouters(t, func(t *testing.T, h *History) {
+		s := h.services[3]
+		h.setEndpointsOn(s, h.Nodes[:1])
+		h.Run(settledSoon)
+		for _, n := range h.Nodes[:2] {
+			h.begin(nil, "no agent", []*Node{n}, doing(n.KillAgent), n.StartAgent)
+		}
+		h.Run(ignoredWithin)
+		h.setEndpointsOn(s, h.Nodes[1:2])
+		h.Run(settledSoon)
+		h.areSentTo(t, s, h.Nodes[0])
+		h.endTrouble("no agent " + h.Nodes[1].Name)
+		h.Run(settledSoon)
+		h.areSentTo(t, s, h.Nodes[1])
+		h.endTrouble("no agent " + h.Nodes[0].Name)
+		h.Run(settledSoon)
+	})
+}
+
+// ignoredWithin is how soon speakers do what agents do not that have died, to which 3 s are given.
+const ignoredWithin = 5 * time.Second
+
+// areSentTo requires that both routers send to these nodes, and to no other, what comes for the addresses of a Service.
+func (h *History) areSentTo(t *testing.T, s *service, nodes ...*Node) {
+	t.Helper()
+	addrs, err := h.Addresses(s.Name)
+	if err != nil || len(addrs) == 0 {
+		t.Fatal(addrs, err)
+	}
+	for _, router := range h.Routers {
+		for _, addr := range addrs {
+			if got := router.SendsTo(addr); !slices.Equal(got, nodes) {
+				t.Errorf("%s sends to %v what comes for %s, not to %v", router.port.name, namesOf(got), addr, namesOf(nodes))
+			}
+		}
+	}
+}
+
 // The NodeRouting of a node is deleted by mistake, and made again. No route goes.
 func TestRoutesOfDeletedNodeRouting(t *testing.T) {
 	playWithRouters(t, func(t *testing.T, h *History) {
