@@ -35,6 +35,8 @@ const (
 	// pollInterval is how often the speaker looks by itself: for passwords, for routers of
 	// unnumbered sessions, and at the sessions.
 	pollInterval = 5 * time.Second
+	// lookAgainTime is after how long addresses that have gone are looked for again.
+	lookAgainTime = 10 * time.Millisecond
 	// proxyPatience is how long a speaker that starts waits for the node's service proxy.
 	proxyPatience = 30 * time.Second
 	// proxyInterval is how often the speaker asks the proxy meanwhile.
@@ -373,7 +375,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	s.state.unit.hasStopped()
 	now := s.Tasks.Now()
 	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
-	addresses, err := s.Kernel.OwnAddresses(string(routing.Spec.Interface))
+	addresses, err := s.ownAddresses(ctx, string(routing.Spec.Interface))
 	if err != nil {
 		s.state.blocked = "what the node has to advertise is not known, and nothing changes: " + err.Error()
 		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, isDrained))
@@ -404,6 +406,18 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	return next, errors.Join(err, listErr)
+}
+
+// ownAddresses lists the agent's addresses on the virtual interface. Of those that have gone since the round before it
+// makes sure: the kernel has an IPv6 address once only, and the agent, which gives it another prefix length, removes it
+// and adds it at once. A route that went meanwhile would be missing at routers for longer than the address.
+func (s *Speaker) ownAddresses(ctx context.Context, iface string) ([]netip.Prefix, error) {
+	addresses, err := s.Kernel.OwnAddresses(iface)
+	if err != nil || !routes.HaveGone(s.state.held.Networks, addresses) {
+		return addresses, err
+	}
+	s.Tasks.Wait(ctx, lookAgainTime)
+	return s.Kernel.OwnAddresses(iface)
 }
 
 // reportSessions looks at the sessions, and reports on them.

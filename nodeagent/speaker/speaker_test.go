@@ -136,6 +136,8 @@ func (f *fakeBFD) Wait() {
 // fakeKernel has addresses on kube-lb0.
 type fakeKernel struct {
 	addresses []string
+	// later are the addresses from the next listing but one, if there are any.
+	later     []string
 	err       error
 	sourceErr error // of the addresses that sessions have as their source
 }
@@ -150,6 +152,9 @@ func (k *fakeKernel) OwnAddresses(iface string) ([]netip.Prefix, error) {
 		if iface == "kube-lb0" {
 			own = append(own, netip.MustParsePrefix(a))
 		}
+	}
+	if len(k.later) > 0 {
+		k.addresses, k.later = k.later, nil
 	}
 	return own, k.err
 }
@@ -587,6 +592,22 @@ func TestDrainRounds(t *testing.T) {
 	if w.reporter.Latest(routing, purelbv1.NodeRoutingStatus{}).Drained {
 		t.Error("still reported as drained")
 	}
+}
+
+// TestAddressIsReplaced has an IPv6 address go and come with another prefix length: at no time is there no route to it.
+func TestAddressIsReplaced(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	w.kernel.addresses = []string{"2001:db8::1/128"}
+	w.setRouting(routingOf(1, "192.0.2.1"), false)
+	w.expect("start 192.0.2.11", "+2001:db8::1/128", "+192.0.2.1")
+	w.kernel.addresses, w.kernel.later = nil, []string{"2001:db8::1/64"}
+	w.expect("+2001:db8::/64")
+	for prefix, since := range w.state.lingering {
+		w.state.lingering[prefix] = since.Add(-time.Minute)
+	}
+	w.expect("-2001:db8::1/128")
+	w.kernel.addresses = nil
+	w.expect("-2001:db8::/64")
 }
 
 // TestRoutesLinger makes a network larger: its route is there before the address's is withdrawn.

@@ -31,6 +31,18 @@ func Networks(addresses []netip.Prefix) []Network {
 	return networks
 }
 
+// HaveGone reports whether some address of networks is not among the agent's addresses any more, whatever its prefix
+// length.
+func HaveGone(before []Network, addresses []netip.Prefix) bool {
+	isThere := make(map[netip.Addr]bool, len(addresses))
+	for _, a := range addresses {
+		isThere[a.Addr()] = true
+	}
+	return slices.ContainsFunc(before, func(n Network) bool {
+		return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return !isThere[a] })
+	})
+}
+
 // without returns the networks as they would be if the node did not have some addresses.
 func without(networks []Network, ignored []netipx.IPRange) []Network {
 	if len(ignored) == 0 {
