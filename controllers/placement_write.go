@@ -98,7 +98,7 @@ func (r *PlacementReconciler) writeFormerNodesFirst(
 			defer mu.Unlock()
 			for _, a := range concerned {
 				if err != nil || !slices.EqualFunc(
-					entriesWith(written.Spec.Addresses, a), entriesWith(spec.Addresses, a), isSameEntry,
+					entriesWith(written.Spec.Addresses, a), entriesWith(spec.Addresses, a), placement.SameEntry,
 				) {
 					notWritten[a] = true
 				}
@@ -113,8 +113,6 @@ func (r *PlacementReconciler) writeFormerNodesFirst(
 func entriesWith(entries []v1.AnnouncedAddress, a netip.Addr) []v1.AnnouncedAddress {
 	return slices.DeleteFunc(slices.Clone(entries), func(e v1.AnnouncedAddress) bool { return addressOf(&e) != a })
 }
-
-func isSameEntry(a, b v1.AnnouncedAddress) bool { return equality.Semantic.DeepEqual(a, b) }
 
 // writeAnnouncement writes one Announcement, of which stored is what exists. Where the API
 // server refuses entries it writes the others, and notes the refusal.

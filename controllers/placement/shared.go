@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -87,8 +87,21 @@ func reportSpreadSeconds(nodes int) int32 {
 // SameAddresses compares entries without regard to their order, which is the API server's
 // to choose.
 func SameAddresses(a, b []v1.AnnouncedAddress) bool {
+	if len(a) != len(b) || slices.EqualFunc(a, b, SameEntry) {
+		return len(a) == len(b)
+	}
 	sorted := func(entries []v1.AnnouncedAddress) []v1.AnnouncedAddress {
 		return slices.SortedFunc(slices.Values(entries), compareByAddress)
 	}
-	return equality.Semantic.DeepEqual(sorted(a), sorted(b))
+	return slices.EqualFunc(sorted(a), sorted(b), SameEntry)
+}
+
+// SameEntry compares two entries field by field: each placement compares all that there are.
+func SameEntry(a, b v1.AnnouncedAddress) bool {
+	return a.Address == b.Address && a.PrefixLength == b.PrefixLength && a.Interface == b.Interface && a.Type == b.Type &&
+		a.ServiceGroup == b.ServiceGroup && a.ClaimPolicy == b.ClaimPolicy && a.HandingOver == b.HandingOver &&
+		a.SkipProbe == b.SkipProbe && a.HealthCheckNodePort == b.HealthCheckNodePort && a.Epoch == b.Epoch &&
+		a.HighestEpoch == b.HighestEpoch && ptr.Equal(a.ContestedBy, b.ContestedBy) &&
+		slices.Equal(a.Services, b.Services) && slices.Equal(a.PreviousMACs, b.PreviousMACs) &&
+		slices.Equal(a.Successors, b.Successors)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -258,5 +259,28 @@ func TestExcludedNodesGetNothingNew(t *testing.T) {
 				t.Errorf("%s, not %s", got, row.want)
 			}
 		})
+	}
+}
+
+// TestSameEntryComparesEachField checks that no field is left out, also of those that are to come.
+func TestSameEntryComparesEachField(t *testing.T) {
+	kind := reflect.TypeFor[v1.AnnouncedAddress]()
+	for i := range kind.NumField() {
+		var changed v1.AnnouncedAddress
+		switch f := reflect.ValueOf(&changed).Elem().Field(i); f.Kind() {
+		case reflect.Slice:
+			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+		case reflect.Pointer:
+			f.Set(reflect.New(f.Type().Elem()))
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Bool:
+			f.SetBool(true)
+		default:
+			f.SetInt(1)
+		}
+		if placement.SameEntry(changed, v1.AnnouncedAddress{}) {
+			t.Errorf("%s does not count", kind.Field(i).Name)
+		}
 	}
 }
