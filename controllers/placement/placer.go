@@ -38,8 +38,10 @@ type placer struct {
 	localCountOfDomain map[Domain]int
 	// held are the Local addresses that stay with their holders, in the order of addresses.
 	held map[holderLink][]*heldAddress
-	// nodesOfSubnet are the nodes with an interface in a subnet. It is nil until asked for.
+	// nodesOfSubnet are the nodes with an interface in a subnet, and subnetLengths the lengths of these subnets. Both
+	// are nil until asked for.
 	nodesOfSubnet map[netip.Prefix][]*Node
+	subnetLengths []int
 	// nodeNetworks remembers of subnets whether Node objects have addresses in them.
 	nodeNetworks map[netip.Prefix]bool
 	// hasCordons is that a node is cordoned, and ignoresSharedCordons that cordons do not count for the

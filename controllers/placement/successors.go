@@ -28,8 +28,10 @@ const (
 type heldAddress struct {
 	address *Address
 	holder  *Node
-	// stored is the holder's entry as it stands.
-	stored *assignment
+	// stored is the holder's entry as it stands, and entryIndex is where among the holder's Entries of the Result the
+	// one is that the holder is to have.
+	stored     *assignment
+	entryIndex int
 	// named are the successors that the stored entry names and that remain, first rank
 	// first.
 	named []v1.Successor
@@ -43,7 +45,8 @@ type heldAddress struct {
 // node there are successors for these addresses alone.
 type holderLink struct{ holder, iface string }
 
-// noteHeld notes that an address stays with its holder, so that successors can be named.
+// noteHeld notes that an address stays with its holder, which was given its entry last, so that successors can be
+// named.
 func (p *placer) noteHeld(a *Address, e *assignment) {
 	holder := e.node
 	if !p.inputs.NamesSuccessors || holder.IsFailoverDisabled {
@@ -54,7 +57,9 @@ func (p *placer) noteHeld(a *Address, e *assignment) {
 		return // the holder's facts are unknown: its entry stays as it is
 	}
 	link := holderLink{holder.Name, i.Name}
-	p.held[link] = append(p.held[link], &heldAddress{address: a, holder: holder, stored: e, checks: p.checksToTake(a)})
+	p.held[link] = append(p.held[link], &heldAddress{
+		address: a, holder: holder, stored: e, entryIndex: len(p.result.Entries[holder.Name]) - 1, checks: p.checksToTake(a),
+	})
 }
 
 // nameSuccessors names the successors of all Local addresses that stay with their holders.
@@ -170,12 +175,15 @@ func (p *placer) nodesInSubnetOf(a netip.Addr) iter.Seq[*Node] {
 			for _, i := range n.Interfaces {
 				for _, s := range i.Subnets {
 					p.nodesOfSubnet[s.Masked()] = append(p.nodesOfSubnet[s.Masked()], n)
+					p.subnetLengths = append(p.subnetLengths, s.Bits())
 				}
 			}
 		}
+		slices.Sort(p.subnetLengths)
+		p.subnetLengths = slices.Compact(p.subnetLengths)
 	}
 	return func(yield func(*Node) bool) {
-		for bits := range a.BitLen() + 1 {
+		for _, bits := range p.subnetLengths {
 			subnet, err := a.Prefix(bits)
 			if err != nil {
 				continue
@@ -254,12 +262,7 @@ func chooseRank(rank int, held []*heldAddress, watchers map[string]*Node) {
 // node that was named keeps its epoch, whatever its rank; others get epochs that no node was
 // given and that are reserved for no other.
 func (p *placer) writeSuccessors(h *heldAddress) {
-	entries := p.result.Entries[h.holder.Name]
-	i := slices.IndexFunc(entries, func(e Placed) bool { return e.Addr == h.address.Addr })
-	if i < 0 {
-		return
-	}
-	e := &entries[i]
+	e := &p.result.Entries[h.holder.Name][h.entryIndex]
 	isEarly := !p.hasLasted(h.stored.UnchangedFor, successorDelay) || h.holder.SuccessorWait > 0
 	highest := p.highestEpoch(h.address.Addr)
 	e.Successors = nil
