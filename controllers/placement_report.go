@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -14,13 +13,21 @@ import (
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
-// storedEntries are the entries of each node as they are stored after a placement has
+// storedEntries are the Announcements of each node as they are stored after a placement has
 // written what it could.
-type storedEntries map[string][]v1.AnnouncedAddress
+type storedEntries map[string][]*v1.Announcement
 
 // has reports whether a node has an entry for an address that passes a test.
 func (s storedEntries) has(node string, addr netip.Addr, test func(*v1.AnnouncedAddress) bool) bool {
-	return slices.ContainsFunc(s[node], func(e v1.AnnouncedAddress) bool { return addressOf(&e) == addr && test(&e) })
+	text := addr.String() // the CRD lets no other text of an address through
+	for _, a := range s[node] {
+		for i := range a.Spec.Addresses {
+			if e := &a.Spec.Addresses[i]; e.Address == text && test(e) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // hasBegun reports whether a new move is stored: the next node has an entry, or that of
@@ -124,20 +131,21 @@ func (r *PlacementReconciler) measureMoves(inputs *placement.Inputs, result *pla
 		}
 	}
 	r.Metrics.SetMembers(members)
+	isAnnounced := map[netip.Addr]bool{} // of those that moved and are known
+	for i := range inputs.Entries {
+		e := &inputs.Entries[i]
+		if _, hasMoved := r.state.moveStarts[e.Addr]; hasMoved {
+			isAnnounced[e.Addr] = isAnnounced[e.Addr] || e.ReportedState == v1.StateAnnounced
+		}
+	}
 	for addr, started := range r.state.moveStarts {
 		if _, isUnderWay := result.Moves[addr]; isUnderWay {
 			continue
 		}
-		isKnown, isAnnounced := false, false
-		for i := range inputs.Entries {
-			if e := &inputs.Entries[i]; e.Addr == addr {
-				isKnown, isAnnounced = true, isAnnounced || e.ReportedState == v1.StateAnnounced
-			}
-		}
-		if isKnown && !isAnnounced {
+		if isThere, isKnown := isAnnounced[addr]; isKnown && !isThere {
 			continue // a first placement is under way for one round only, and may take longer
 		}
-		if isAnnounced {
+		if isAnnounced[addr] {
 			r.Metrics.ObserveMove(started.kind, r.Now().Sub(started.since))
 		}
 		delete(r.state.moveStarts, addr)

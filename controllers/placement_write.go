@@ -61,10 +61,7 @@ func (r *PlacementReconciler) writeAnnouncements(
 	})
 	stored := storedEntries{}
 	for _, n := range plans {
-		stored[n.node] = nil
-		for _, a := range n.stored {
-			stored[n.node] = append(stored[n.node], a.Spec.Addresses...)
-		}
+		stored[n.node] = slices.Collect(maps.Values(n.stored))
 	}
 	r.state.refusals.Prune(func(owner string) bool {
 		lbNodeAgent, isShared := strings.CutPrefix(owner, sharedKey(""))
@@ -80,6 +77,9 @@ func (r *PlacementReconciler) writeAnnouncements(
 func (r *PlacementReconciler) writeFormerNodesFirst(
 	ctx context.Context, plans []nodePlan, reassigned map[netip.Addr]bool,
 ) (notWritten map[netip.Addr]bool, err error) {
+	if len(reassigned) == 0 {
+		return nil, nil
+	}
 	var mu sync.Mutex
 	notWritten = map[netip.Addr]bool{}
 	err = forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
