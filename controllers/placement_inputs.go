@@ -116,6 +116,15 @@ func (c *cluster) placementInputs(
 		LingeringReports: map[netip.Addr][]placement.LingeringReport{},
 		SharedExceptions: map[netip.Addr]map[string]v1.AddressState{},
 	}
+	entries, sharedEntries := 0, 0
+	for i := range c.announcements {
+		entries += len(c.announcements[i].Spec.Addresses)
+	}
+	for i := range c.commons {
+		sharedEntries += len(c.commons[i].Spec.Addresses)
+	}
+	inputs.Entries = slices.Grow(inputs.Entries, entries)
+	inputs.SharedEntries = slices.Grow(inputs.SharedEntries, sharedEntries)
 	announcementsByNode := map[string][]*v1.Announcement{}
 	for i := range c.announcements {
 		a := &c.announcements[i]
@@ -305,7 +314,7 @@ func parseSubnets(texts []string) []netip.Prefix {
 // addEntries adds the entries of one Announcement, with what its agent reports of them, and
 // the addresses that the agent reports without an entry.
 func addEntries(inputs *placement.Inputs, a *v1.Announcement) {
-	reported := map[string]*v1.AddressStatus{}
+	reported := make(map[string]*v1.AddressStatus, len(a.Status.Addresses))
 	for i := range a.Status.Addresses {
 		reported[a.Status.Addresses[i].Address] = &a.Status.Addresses[i]
 	}
@@ -359,8 +368,8 @@ func (c *cluster) successorClaims() []placement.SuccessorClaim {
 // placementAddresses are the addresses that our Services have, with the Services that
 // share each.
 func (c *cluster) placementAddresses(isDefaultLoadBalancer bool) []placement.Address {
-	sharers := map[netip.Addr][]*corev1.Service{}
-	var order []netip.Addr
+	sharers := make(map[netip.Addr][]*corev1.Service, len(c.services))
+	order := make([]netip.Addr, 0, len(c.services))
 	for i := range c.services {
 		svc := &c.services[i]
 		if !IsOurs(svc, isDefaultLoadBalancer) {

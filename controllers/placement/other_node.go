@@ -11,7 +11,7 @@ import (
 // which does not matter where all other nodes are cordoned: it is about the nodes alone. A node whose Lease has
 // expired is not counted, since its addresses are on their way, or have no node already.
 func CountWithoutOtherNode(inputs Inputs, result *Result) map[string]int {
-	p := newPlacer(inputs)
+	p := newPlacerWithoutEntries(inputs)
 	addressOf := make(map[netip.Addr]*Address, len(inputs.Addresses))
 	for i := range inputs.Addresses {
 		addressOf[inputs.Addresses[i].Addr] = &inputs.Addresses[i]

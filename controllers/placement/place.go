@@ -104,17 +104,19 @@ type Result struct {
 // Place decides what each node is to announce.
 func Place(inputs Inputs) Result {
 	p := newPlacer(inputs)
-	addresses := slices.SortedFunc(
-		slices.Values(inputs.Addresses), func(a, b Address) int { return a.Addr.Compare(b.Addr) },
-	)
+	addresses := slices.Clone(inputs.Addresses)
+	ordered := make([]*Address, len(addresses))
+	for i := range addresses {
+		ordered[i] = &addresses[i]
+	}
+	slices.SortFunc(ordered, func(a, b *Address) int { return a.Addr.Compare(b.Addr) })
 
 	type local struct {
 		*Address
 		situation
 	}
 	locals := make([]local, 0, len(addresses))
-	for i := range addresses {
-		a := &addresses[i]
+	for _, a := range ordered {
 		announceType, why := p.typeOf(a)
 		p.heedCordons(a, announceType)
 		switch announceType {

@@ -57,10 +57,17 @@ type placer struct {
 func familyBits(a netip.Addr) int { return a.BitLen() }
 
 func newPlacer(inputs Inputs) *placer {
+	p := newPlacerWithoutEntries(inputs)
+	p.indexEntries()
+	p.indexClaims()
+	return p
+}
+
+// newPlacerWithoutEntries returns a placer that knows of nodes and their interfaces, and of nothing that they have.
+func newPlacerWithoutEntries(inputs Inputs) *placer {
 	p := &placer{
 		inputs:             inputs,
 		nodeByName:         map[string]*Node{},
-		entriesByAddress:   map[netip.Addr][]*assignment{},
 		sharedByAddress:    map[netip.Addr][]*SharedEntry{},
 		claimsByAddress:    map[netip.Addr][]*SuccessorClaim{},
 		sharedInterfaces:   map[string]string{},
@@ -83,8 +90,6 @@ func newPlacer(inputs Inputs) *placer {
 		},
 	}
 	p.indexNodes()
-	p.indexEntries()
-	p.indexClaims()
 	return p
 }
 
@@ -133,11 +138,16 @@ func (p *placer) noteDeadlinesOf(n *Node) {
 
 // indexEntries notes the entries by address.
 func (p *placer) indexEntries() {
-	assignments := make([]assignment, len(p.inputs.Entries))
+	assignments, pointers := make([]assignment, len(p.inputs.Entries)), make([]*assignment, len(p.inputs.Entries))
+	p.entriesByAddress = make(map[netip.Addr][]*assignment, len(p.inputs.Entries))
 	for i := range p.inputs.Entries {
 		e := &p.inputs.Entries[i]
-		assignments[i] = p.assignmentOf(e)
-		p.entriesByAddress[e.Addr] = append(p.entriesByAddress[e.Addr], &assignments[i])
+		assignments[i], pointers[i] = p.assignmentOf(e), &assignments[i]
+		if others := p.entriesByAddress[e.Addr]; len(others) > 0 {
+			p.entriesByAddress[e.Addr] = append(others, pointers[i])
+		} else { // as a rule there is one
+			p.entriesByAddress[e.Addr] = pointers[i : i+1 : i+1]
+		}
 	}
 	for i := range p.inputs.SharedEntries {
 		e := &p.inputs.SharedEntries[i]

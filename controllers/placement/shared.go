@@ -17,9 +17,10 @@ import (
 func ReviseShared(
 	lbNodeAgent string, nodes int, wanted []v1.AnnouncedAddress, stored map[string]v1.CommonAnnouncementSpec,
 ) map[string]v1.CommonAnnouncementSpec {
-	nameOfAddress, storedEntry := map[string]string{}, map[string]v1.AnnouncedAddress{}
+	nameOfAddress, storedEntry := make(map[string]string, len(wanted)), make(map[string]*v1.AnnouncedAddress, len(wanted))
 	for name, spec := range stored {
-		for _, e := range spec.Addresses {
+		for i := range spec.Addresses {
+			e := &spec.Addresses[i]
 			nameOfAddress[e.Address], storedEntry[e.Address] = name, e
 		}
 	}
@@ -27,8 +28,9 @@ func ReviseShared(
 	for i := range entries {
 		e := &entries[i]
 		e.Epoch = 0
-		if old := storedEntry[e.Address]; old.Interface == e.Interface && old.PrefixLength == e.PrefixLength {
-			e.Epoch = old.Epoch // 0 if there was none
+		old := storedEntry[e.Address]
+		if old != nil && old.Interface == e.Interface && old.PrefixLength == e.PrefixLength {
+			e.Epoch = old.Epoch
 		}
 	}
 	sliced := Slice(lbNodeAgent, entries, slices.Collect(maps.Keys(stored)), nameOfAddress)

@@ -26,6 +26,9 @@ func Slice(
 	var unassigned []v1.AnnouncedAddress
 	for _, e := range entries {
 		name, exists := nameOfAddress[e.Address]
+		if exists && sliced[name] == nil {
+			sliced[name] = make([]v1.AnnouncedAddress, 0, fillTo)
+		}
 		if exists && len(sliced[name]) < v1.MaxAddressesPerAnnouncement {
 			sliced[name] = append(sliced[name], e)
 		} else {

@@ -29,7 +29,7 @@ func CountStates(inputs *Inputs, unplaced map[netip.Addr]Explanation) map[v1.Add
 	for i := range inputs.Nodes {
 		renews[inputs.Nodes[i].Name] = inputs.Nodes[i].Liveness != Expired
 	}
-	fresh, expired := map[netip.Addr]v1.AddressState{}, map[netip.Addr]v1.AddressState{}
+	fresh, expired := make(map[netip.Addr]v1.AddressState, len(inputs.Addresses)), map[netip.Addr]v1.AddressState{}
 	note := func(node string, addr netip.Addr, state v1.AddressState) {
 		states := fresh
 		if !renews[node] {
