@@ -81,7 +81,7 @@ func (a *Agent) saveCheckpoint(in plan.Inputs) {
 	if a.Checkpoint == "" {
 		return
 	}
-	_, yields := a.defender.heldAndYields()
+	yields := a.defender.yields()
 	claims := a.state.memory.Claims
 	id, lastID := contentIDOf(in, yields, claims), a.state.lastCheckpoint
 	if id == lastID {

@@ -161,6 +161,13 @@ func (d *defender) heldAndYields() (map[netip.Addr]plan.Held, map[netip.Addr]pla
 	return maps.Clone(d.defence.Held), maps.Clone(d.defence.Yields)
 }
 
+// yields returns a copy of what the node has yielded, by address.
+func (d *defender) yields() map[netip.Addr]plan.YieldedAddress {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.defence.Yields)
+}
+
 // restoreYields takes over what an earlier process of the agent had yielded.
 func (d *defender) restoreYields(yields map[netip.Addr]plan.YieldedAddress) {
 	d.mu.Lock()

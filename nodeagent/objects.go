@@ -33,11 +33,16 @@ type apiObjects struct {
 // CommonAnnouncements are read from the cache as soon as there is one: they are large, all
 // nodes have them, and to be behind with them does no harm.
 func (a *Agent) readObjects(ctx context.Context, isLive bool) (apiObjects, error) {
-	reader, ofNode := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
+	// The agent only reads objects, so those of the cache need not be copied.
+	reader, ofNode := client.Reader(a.Client), []client.ListOption{
+		client.InNamespace(a.Namespace), client.UnsafeDisableDeepCopy,
+	}
 	if isLive { // the cache holds no other nodes' Announcements, and has no index
 		reader, ofNode = a.APIReader, append(ofNode, client.MatchingFields{"spec.nodeName": a.NodeName})
 	}
-	commonReader, ofAgent := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
+	commonReader, ofAgent := client.Reader(a.Client), []client.ListOption{
+		client.InNamespace(a.Namespace), client.UnsafeDisableDeepCopy,
+	}
 	if !a.isCacheFilled.Load() {
 		commonReader, ofAgent = a.APIReader, append(ofAgent, client.MatchingFields{"spec.lbNodeAgent": a.LBNodeAgent})
 	}
@@ -49,8 +54,7 @@ func (a *Agent) readObjects(ctx context.Context, isLive bool) (apiObjects, error
 		return failed("list Announcements", err)
 	}
 	common := &purelbv1.CommonAnnouncementList{}
-	// The agent only reads them, so they need not be copied.
-	if err := commonReader.List(ctx, common, append(ofAgent, client.UnsafeDisableDeepCopy)...); err != nil {
+	if err := commonReader.List(ctx, common, ofAgent...); err != nil {
 		return failed("list CommonAnnouncements", err)
 	}
 	var objects apiObjects
