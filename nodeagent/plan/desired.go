@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -74,58 +73,87 @@ func MergeDesired(
 		entries += len(shared[i].Spec.Addresses)
 	}
 	m := desiredMerger{
-		desired: make([]Desired, 0, entries), indexByAddr: make(map[netip.Addr]int, entries),
-		invalid: map[netip.Addr]Result{}, uids: uids,
-		successors: successors,
+		desired: make([]Desired, 0, entries), invalid: map[netip.Addr]Result{}, uids: uids, successors: successors,
 	}
+	wanted := make([]wantedEntry, 0, entries)
 	for i := range announcements {
-		for j := range announcements[i].Spec.Addresses {
-			m.merge(&announcements[i].Spec.Addresses[j], &announcements[i])
-		}
+		wanted = appendWanted(wanted, announcements[i].Spec.Addresses, &announcements[i])
 	}
 	for i := range shared {
-		for j := range shared[i].Spec.Addresses {
-			m.mergeShared(&shared[i].Spec.Addresses[j])
+		wanted = appendWanted(wanted, shared[i].Spec.Addresses, nil)
+	}
+	slices.SortFunc(wanted, func(a, b wantedEntry) int {
+		return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.rank, b.rank))
+	})
+	for _, w := range wanted {
+		m.merge(w)
+	}
+	return m.desired, m.invalid
+}
+
+// wantedEntry is an entry, its address, and the Announcement that has it; nil for a shared entry.
+type wantedEntry struct {
+	addr netip.Addr
+	*purelbv1.AnnouncedAddress
+	ann *purelbv1.Announcement
+	// rank says which of several entries of an address comes first.
+	rank int
+}
+
+// appendWanted appends the entries of one object. What is not an IP address is left out here, and Status reports it.
+func appendWanted(
+	wanted []wantedEntry, entries []purelbv1.AnnouncedAddress, ann *purelbv1.Announcement,
+) []wantedEntry {
+	for i := range entries {
+		if addr := parseAddrOrZero(entries[i].Address); addr.IsValid() {
+			wanted = append(wanted, wantedEntry{addr, &entries[i], ann, len(wanted)})
 		}
 	}
-	maps.DeleteFunc(m.invalid, func(addr netip.Addr, _ Result) bool { _, isValid := m.indexByAddr[addr]; return isValid })
-	slices.SortFunc(m.desired, func(a, b Desired) int { return a.Addr.Compare(b.Addr) })
-	return m.desired, m.invalid
+	return wanted
 }
 
 // desiredMerger has what MergeDesired has merged so far.
 type desiredMerger struct {
-	desired     []Desired
-	indexByAddr map[netip.Addr]int // in desired
-	invalid     map[netip.Addr]Result
-	uids        []types.UID // of the node's Announcements
-	successors  []purelbv1.StandbyNode
+	desired    []Desired // ascending
+	invalid    map[netip.Addr]Result
+	uids       []types.UID // of the node's Announcements
+	successors []purelbv1.StandbyNode
 }
 
-// merge adds an entry of an Announcement, in the place of one with a lower epoch. What is not
-// an IP address is left out here, and Status reports it.
-func (m *desiredMerger) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.Announcement) {
-	addr, err := netip.ParseAddr(entry.Address)
-	i, isMerged := m.indexByAddr[addr]
-	if err != nil || isMerged && m.desired[i].Epoch >= entry.Epoch {
+// merge adds an entry, in the place of one of an Announcement with a lower epoch. Entries come in the order of their
+// addresses, and those of an address in the order of their ranks.
+func (m *desiredMerger) merge(w wantedEntry) {
+	last := len(m.desired) - 1
+	isMerged := last >= 0 && m.desired[last].Addr == w.addr
+	if isMerged && (w.ann == nil || m.desired[last].Epoch >= w.Epoch) {
 		return
 	}
-	d, problem := desiredBy(addr, entry)
+	d, problem := desiredBy(w.addr, w.AnnouncedAddress)
 	if problem.State != "" {
-		m.invalid[addr] = problem
+		if !isMerged {
+			m.invalid[w.addr] = problem
+		}
 		return
 	}
-	d.IsTakeover = d.IsTakeover && !slices.ContainsFunc(ann.Status.Addresses, func(s purelbv1.AddressStatus) bool {
+	if w.ann != nil {
+		d.IsTakeover = d.IsTakeover && !hasRealised(w.ann, w.AnnouncedAddress)
+		d.Announcement, d.NodeAnnouncements = w.ann.UID, m.uids
+		d.HigherMACs, d.Contest = m.claimantsBy(w.AnnouncedAddress)
+	}
+	if isMerged {
+		m.desired[last] = d
+		return
+	}
+	delete(m.invalid, w.addr)
+	m.desired = append(m.desired, d)
+}
+
+// hasRealised reports whether the node has already had an address under the epoch of an entry, by the status of the
+// entry's Announcement.
+func hasRealised(ann *purelbv1.Announcement, entry *purelbv1.AnnouncedAddress) bool {
+	return slices.ContainsFunc(ann.Status.Addresses, func(s purelbv1.AddressStatus) bool {
 		return s.Address == entry.Address && wasRealised(s, entry.Epoch)
 	})
-	d.Announcement, d.NodeAnnouncements = ann.UID, m.uids
-	d.HigherMACs, d.Contest = m.claimantsBy(entry)
-	if isMerged {
-		m.desired[i] = d
-		return
-	}
-	m.indexByAddr[addr] = len(m.desired)
-	m.desired = append(m.desired, d)
 }
 
 // claimantsBy returns the Ethernet addresses of the nodes to which the node is to yield the address of
@@ -157,21 +185,6 @@ func addressesOfNodes(nodes []purelbv1.StandbyNode) []netip.Addr {
 		}
 	}
 	return addrs
-}
-
-// mergeShared adds a shared entry, unless another entry has asked for its address.
-func (m *desiredMerger) mergeShared(entry *purelbv1.AnnouncedAddress) {
-	addr, err := netip.ParseAddr(entry.Address)
-	if _, isMerged := m.indexByAddr[addr]; isMerged || err != nil {
-		return
-	}
-	d, problem := desiredBy(addr, entry)
-	if problem.State != "" {
-		m.invalid[addr] = problem
-		return
-	}
-	m.indexByAddr[addr] = len(m.desired)
-	m.desired = append(m.desired, d)
 }
 
 // desiredBy returns what an entry asks for, or a Result that says why the entry is invalid.

@@ -2,13 +2,16 @@ package plan
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/seeds"
 )
 
 func TestMergeDesired(t *testing.T) {
@@ -175,6 +178,89 @@ func TestMergeDesiredAnnouncements(t *testing.T) {
 		}
 		if got := (YieldedAddress{Epoch: 3, Announcement: "old"}).covers(&desired[0]); got != c.coversOfOld {
 			t.Errorf("%s: a yield under the old one counts: %t", c.name, got)
+		}
+	}
+}
+
+// TestMergeDesiredOfRandomEntries compares MergeDesired with its rule, applied to one address after the other: the
+// valid entry of an Announcement with the highest epoch counts, of equal ones the first, and then the first valid
+// shared one.
+func TestMergeDesiredOfRandomEntries(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(seeds.First(t), 0)) //nolint:gosec // a test's
+	const addresses = 12
+	entriesOf := func(count int) []purelbv1.AnnouncedAddress {
+		var entries []purelbv1.AnnouncedAddress
+		for range count {
+			text := fmt.Sprintf("192.0.2.%d", random.IntN(addresses)+1)
+			e := virtual(text, []int32{0, 24, 32, 33}[random.IntN(4)])
+			if random.IntN(2) == 0 {
+				e = local(text, 24)
+			}
+			e.Epoch, e.HealthCheckNodePort = random.Int64N(4), random.Int32N(1000) // the port tells entries apart
+			entries = append(entries, e)
+		}
+		return entries
+	}
+	for range 2000 {
+		var announcements []purelbv1.Announcement
+		for i := range random.IntN(4) {
+			ann := announcement(entriesOf(random.IntN(6))...)
+			ann.Name, ann.UID = fmt.Sprint("node1-", i), types.UID(fmt.Sprint(i))
+			announcements = append(announcements, ann)
+		}
+		shared := make([]purelbv1.CommonAnnouncement, random.IntN(3))
+		for i := range shared {
+			shared[i].Spec.Addresses = entriesOf(random.IntN(6))
+		}
+		var want, got []string
+		for n := range addresses {
+			addr := netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n+1))
+			var best Desired
+			isAsked, isFound := false, false
+			consider := func(e *purelbv1.AnnouncedAddress, ann types.UID, isShared bool) {
+				if e.Address != addr.String() {
+					return
+				}
+				isAsked = true
+				d, problem := desiredBy(addr, e)
+				if problem.State == "" && (!isFound || !isShared && d.Epoch > best.Epoch) {
+					best, isFound = d, true
+					best.Announcement = ann
+				}
+			}
+			for i := range announcements {
+				for j := range announcements[i].Spec.Addresses {
+					consider(&announcements[i].Spec.Addresses[j], announcements[i].UID, false)
+				}
+			}
+			for i := range shared {
+				for j := range shared[i].Spec.Addresses {
+					consider(&shared[i].Spec.Addresses[j], "", true)
+				}
+			}
+			switch {
+			case isFound:
+				want = append(want, fmt.Sprint(best.Prefix, best.Epoch, best.HealthPort, best.Announcement))
+			case isAsked:
+				want = append(want, fmt.Sprint(addr, " is invalid"))
+			}
+		}
+		desired, invalid := MergeDesired(announcements, shared)
+		for i := range desired {
+			d := &desired[i]
+			if i > 0 && !desired[i-1].Addr.Less(d.Addr) {
+				t.Fatalf("%s comes before %s", desired[i-1].Addr, d.Addr)
+			}
+			got = append(got, fmt.Sprint(d.Prefix, d.Epoch, d.HealthPort, d.Announcement))
+		}
+		for addr := range invalid {
+			got = append(got, fmt.Sprint(addr, " is invalid"))
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("of %v and %v (-want +got):\n%s", announcements, shared, diff)
 		}
 	}
 }
