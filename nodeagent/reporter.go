@@ -28,7 +28,7 @@ func newReporter(agent *Agent) *reporter {
 	return &reporter{&report.Reporter[purelbv1.AnnouncementStatus]{
 		Tasks:  agent.Tasks,
 		Client: func() client.Client { return agent.Client }, Kind: "Announcement", FieldOwner: FieldOwner,
-		Changed: make(chan struct{}, 1),
+		IsSame: plan.SameStatus, Changed: make(chan struct{}, 1),
 		Timeout: requestTimeout, Rests: pacing.Batch{RestPerWork: restPerReport, MaxGap: maxReportRest},
 		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry}, MaxUnanswered: maxBackoff,
 	}}

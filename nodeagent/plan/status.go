@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -95,6 +96,22 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 	status.addColumns()
 	status.Conditions = conditions(ann, status.AnnouncementStatus, report)
 	return status.AnnouncementStatus
+}
+
+// SameStatus reports whether two statuses say the same. Each sync compares all statuses, most of which are Addresses:
+// these are compared without reflection.
+func SameStatus(a, b purelbv1.AnnouncementStatus) bool {
+	if !slices.EqualFunc(a.Addresses, b.Addresses, sameAddressStatus) {
+		return false
+	}
+	a.Addresses, b.Addresses = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+func sameAddressStatus(a, b purelbv1.AddressStatus) bool {
+	isSameTime := a.LastTransitionTime.Equal(&b.LastTransitionTime)
+	a.LastTransitionTime, b.LastTransitionTime = metav1.Time{}, metav1.Time{}
+	return isSameTime && a == b
 }
 
 // statusesOf returns the statuses of addresses that an Announcement has.

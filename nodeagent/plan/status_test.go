@@ -511,3 +511,36 @@ func TestSettingsOfAll(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// TestSameStatus checks that each field of a status counts, and of each address.
+func TestSameStatus(t *testing.T) {
+	t.Parallel()
+	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
+	status := func() purelbv1.AnnouncementStatus {
+		return purelbv1.AnnouncementStatus{
+			Addresses: []purelbv1.AddressStatus{{Address: "192.0.2.1", LastTransitionTime: at}, {Address: "192.0.2.2"}},
+		}
+	}
+	sameTime := status()
+	sameTime.Addresses[0].LastTransitionTime = metav1.NewTime(at.UTC())
+	if !SameStatus(status(), sameTime) {
+		t.Error("what says the same differs")
+	}
+	for what, change := range map[string]func(*purelbv1.AnnouncementStatus){
+		"a column":           func(s *purelbv1.AnnouncementStatus) { s.Services = "test/web" },
+		"a MAC":              func(s *purelbv1.AnnouncementStatus) { s.MACs = []string{"02:00:00:00:00:01"} },
+		"a condition":        func(s *purelbv1.AnnouncementStatus) { s.Conditions = []metav1.Condition{{Type: "Ready"}} },
+		"a revision":         func(s *purelbv1.AnnouncementStatus) { s.CommonAnnouncementsRevision = new(int64) },
+		"one address less":   func(s *purelbv1.AnnouncementStatus) { s.Addresses = s.Addresses[:1] },
+		"an address's state": func(s *purelbv1.AnnouncementStatus) { s.Addresses[1].State = purelbv1.StateAnnounced },
+		"an address's epoch": func(s *purelbv1.AnnouncementStatus) { s.Addresses[1].Epoch = 1 },
+		"an address's time": func(s *purelbv1.AnnouncementStatus) {
+			s.Addresses[0].LastTransitionTime = metav1.NewTime(at.Add(time.Second))
+		},
+	} {
+		changed := status()
+		if change(&changed); SameStatus(status(), changed) {
+			t.Errorf("%s does not count", what)
+		}
+	}
+}

@@ -52,6 +52,8 @@ type Reporter[S any] struct {
 	// not answer, as it may be back at any time. What it refuses it is likely to refuse again.
 	Failures      pacing.Backoff
 	MaxUnanswered time.Duration
+	// IsSame reports whether two statuses say the same; by reflection, if it is nil.
+	IsSame func(a, b S) bool
 	// Changed is signalled when there is something to write, or may be.
 	Changed chan struct{}
 
@@ -130,7 +132,14 @@ func (r *Reporter[S]) IsWanted(obj client.Object, read S) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := r.reports[obj.GetName()]
-	return last != nil && last.uid == obj.GetUID() && equality.Semantic.DeepEqual(last.status, read)
+	return last != nil && last.uid == obj.GetUID() && r.isSame(last.status, read)
+}
+
+func (r *Reporter[S]) isSame(a, b S) bool {
+	if r.IsSame != nil {
+		return r.IsSame(a, b)
+	}
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 // Set replaces what there is to report. The Reporter forgets all other objects. The caller signals
@@ -152,7 +161,7 @@ func (r *Reporter[S]) Set(statuses []Status[S]) {
 		if last != nil {
 			next.number, next.isPending, next.due = last.number, last.isPending, last.due
 		}
-		if !equality.Semantic.DeepEqual(s.After, s.Before) {
+		if !r.isSame(s.After, s.Before) {
 			next.number++
 			if !next.isPending || s.MayWait == 0 && now.Before(next.due) {
 				next.isPending, next.due = true, now.Add(s.MayWait)
