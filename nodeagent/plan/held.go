@@ -29,7 +29,13 @@ type Held struct {
 
 // heldAsDesired returns the Local addresses of the desired that are announced.
 func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.Addr) bool) []Held {
-	var held []Held
+	count := 0
+	for i := range desired {
+		if desired[i].IsLocal {
+			count++
+		}
+	}
+	held := make([]Held, 0, count)
 	for i := range desired {
 		d := &desired[i]
 		if d.IsLocal && isAnnounced(d.Addr) {

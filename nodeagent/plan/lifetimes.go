@@ -98,7 +98,7 @@ func (m *Memory) noteValidUntil(
 	observed []Address, decision *Decision, resultOf func(netip.Addr) Result, now time.Time,
 ) {
 	before := m.ValidUntil
-	m.ValidUntil = map[netip.Addr]time.Time{}
+	m.ValidUntil = make(map[netip.Addr]time.Time, len(before))
 	for i := range decision.desired {
 		addr := decision.desired[i].Addr
 		if until, isKnown := before[addr]; isKnown && decision.desired[i].IsLocal {

@@ -68,7 +68,9 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 			ObservedGeneration: ann.Generation,
 			Desired:            int32(len(ann.Spec.Addresses)),
 		},
-		previous: previous, isListed: map[netip.Addr]bool{},
+		previous: previous, isListed: make(map[netip.Addr]bool, len(ann.Spec.Addresses)),
+		listed:    make([]addressedStatus, 0, len(ann.Spec.Addresses)),
+		announced: make([]addressedEntry, 0, len(ann.Spec.Addresses)),
 	}
 	status.addFacts(ann, report)
 	for i := range ann.Spec.Addresses {
@@ -90,6 +92,7 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 	slices.SortFunc(status.listed, func(a, b addressedStatus) int {
 		return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.Address, b.Address))
 	})
+	status.Addresses = slices.Grow(status.Addresses, len(status.listed))
 	for i := range status.listed {
 		status.Addresses = append(status.Addresses, status.listed[i].AddressStatus)
 	}
