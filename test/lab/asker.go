@@ -36,5 +36,20 @@ func (a *Asker) Answer() (address netip.Addr, mac string, at time.Time, ok bool)
 	return c.address, c.mac, c.at, ok && c.answersAsker
 }
 
-// Close closes the Asker. No call of Answer may be under way.
+// Heard is a message by which a station says that it has an address.
+type Heard struct {
+	Address netip.Addr
+	// MAC of the station, in lower case.
+	MAC string
+	// IsAnswer means that the message answers the Asker, and IsToAll that it is for all stations.
+	IsAnswer, IsToAll bool
+}
+
+// Hear waits 100 ms for a message, and reports whether one has come. It takes the place of Answer.
+func (a *Asker) Hear() (Heard, bool) {
+	c, ok := a.wire.receive()
+	return Heard{c.address, c.mac, c.answersAsker, c.isToAll}, ok
+}
+
+// Close closes the Asker. No call of Answer or Hear may be under way.
 func (a *Asker) Close() error { return a.wire.close() }

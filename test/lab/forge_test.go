@@ -43,7 +43,9 @@ func TestForge(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := claim{address: address, mac: victim.String(), answersAsker: row.answersAsker}
+			want := claim{
+				address: address, mac: victim.String(), answersAsker: row.answersAsker, isToAll: !row.answersAsker,
+			}
 			if got, ok := parseClaim(frame); !ok || got != want {
 				t.Errorf("%s for %s: %+v, %t", row.name, address, got, ok)
 			}

@@ -215,9 +215,14 @@ func TestWire(t *testing.T) {
 		{"reply", arp(asker.mac, layers.ARPReply, "10.77.0.100"), claim{address: v4, answersAsker: true}},
 		{"reply to another", arp(holder, layers.ARPReply, "10.77.0.100"), claim{address: v4}},
 		{"request", arp(asker.mac, layers.ARPRequest, "10.77.0.100"), claim{address: v4}},
-		{"announcement", arp(layers.EthernetBroadcast, layers.ARPRequest, "10.77.0.100"), claim{address: v4}},
+		{
+			"announcement", arp(layers.EthernetBroadcast, layers.ARPRequest, "10.77.0.100"), claim{address: v4, isToAll: true},
+		},
 		{"advertisement", na(asker.mac, "fd00:77::100"), claim{address: v6, answersAsker: true}},
-		{"advertisement to all", na(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, "fd00:77::100"), claim{address: v6}},
+		{
+			"advertisement to all", na(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, "fd00:77::100"),
+			claim{address: v6, isToAll: true},
+		},
 		{"cut off", arp(asker.mac, layers.ARPReply, "10.77.0.100")[:20], claim{}},
 		{
 			"neither", serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: asker.mac, EthernetType: layers.EthernetTypeIPv6}),

@@ -87,6 +87,7 @@ type claim struct {
 	address      netip.Addr
 	mac          string
 	answersAsker bool      // the message is an answer to the asker
+	isToAll      bool      // the message is to all stations, or to a group
 	at           time.Time // when the kernel got the message, which this process may read later
 }
 
@@ -159,7 +160,10 @@ func parseClaim(frame []byte) (claim, bool) {
 	if !ok {
 		return claim{}, false
 	}
-	c := claim{mac: ethernet.SrcMAC.String(), answersAsker: ethernet.DstMAC.String() == asker.mac.String()}
+	c := claim{
+		mac: ethernet.SrcMAC.String(), answersAsker: ethernet.DstMAC.String() == asker.mac.String(),
+		isToAll: len(ethernet.DstMAC) > 0 && ethernet.DstMAC[0]&1 == 1,
+	}
 	var claimedIP net.IP
 	if arp, ok := packet.Layer(layers.LayerTypeARP).(*layers.ARP); ok {
 		claimedIP = arp.SourceProtAddress
