@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -347,6 +348,10 @@ type Service struct {
 	WritesPolicyLocal bool
 	// Address, if it is valid, is what the user asks for.
 	Address netip.Addr
+	// SharingKey is by which it shares its address; "" if it does not.
+	SharingKey string
+	// Port is 80 if it is 0.
+	Port int32
 }
 
 // CreateService creates a Service, without endpoints, and returns its UID.
@@ -365,12 +370,15 @@ func (c *Cluster) CreateService(s Service) (types.UID, error) {
 	if s.Address.IsValid() {
 		annotations[v1.AnnotationAddresses] = s.Address.String()
 	}
+	if s.SharingKey != "" {
+		annotations[v1.AnnotationAllowSharedIP] = s.SharingKey
+	}
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Tenants, Name: s.Name, Annotations: annotations},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, IPFamilies: s.Families, IPFamilyPolicy: &policy,
 			ExternalTrafficPolicy: traffic, ClusterIP: "10.96.0.1",
-			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+			Ports: []corev1.ServicePort{{Port: cmp.Or(s.Port, 80), Protocol: corev1.ProtocolTCP}},
 		},
 	}
 	err := c.Admin.Create(context.Background(), svc)

@@ -371,7 +371,7 @@ func (c managerCluster) IndexField(
 type recorder struct{ manager *Manager }
 
 // Eventf tells an event.
-func (r recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note string, args ...any) {
+func (r recorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
 	name := ""
 	if obj, isObject := regarding.(metav1.Object); isObject {
 		name = obj.GetName()
@@ -379,7 +379,7 @@ func (r recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note stri
 	text, w := fmt.Sprintf(note, args...), r.manager.world
 	w.Tell(r.manager.name, "event %s %s of %s: %s", kind, reason, name, text)
 	if w.OnEvent != nil {
-		w.OnEvent(Event{regarding, kind, reason, text})
+		w.OnEvent(Event{regarding, related, kind, reason, action, text})
 	}
 }
 

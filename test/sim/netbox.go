@@ -179,8 +179,11 @@ func (n *NetBox) write(who string, do func()) {
 
 // NewNetBoxCluster returns a cluster of two nodes on one link with a NetBox, whose version the seed says, and the two
 // ServiceGroups that take their addresses from there.
-func NewNetBoxCluster(w *World) (*Cluster, error) {
-	c, err := NewCluster(w, 2)
+func NewNetBoxCluster(w *World) (*Cluster, error) { return newNetBoxCluster(w, 2) }
+
+// newNetBoxCluster returns one of some nodes.
+func newNetBoxCluster(w *World, nodes int) (*Cluster, error) {
+	c, err := NewCluster(w, nodes)
 	if err != nil {
 		return nil, err
 	}

@@ -31,8 +31,9 @@ type World struct {
 
 // Event is an event of Kubernetes: what somebody says of an object.
 type Event struct {
-	Regarding          runtime.Object
-	Type, Reason, Note string
+	// Related is nil, or another object that it is about.
+	Regarding, Related         runtime.Object
+	Type, Reason, Action, Note string
 }
 
 // NewWorld returns a world that begins now, in which seed decides what is random. What happens is told to
