@@ -161,9 +161,9 @@ PREVIOUS ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/nul
 previous: $(KUSTOMIZE)
 	@test/e2e/previous.sh "$(PREVIOUS)" "$(ARCH)"
 
-# Which end-to-end specs make test-e2e runs: all but the experiments, what leaves a cluster in disorder, and an
-# hour of watching.
-E2E_LABELS ?= !proof && !restore && !hour
+# Which end-to-end specs make test-e2e runs: all but the experiments, what leaves a cluster in disorder, an hour of
+# watching, and the scenarios of the simulation.
+E2E_LABELS ?= !proof && !restore && !hour && !twin
 
 .PHONY: test-e2e
 test-e2e: image kubectl-purelb previous $(LAB) ## Run all end-to-end specs but the experiments in a lab of their own, as root (KEEP_LAB=1 keeps it, KUBERNETES=v1.32.5 PROXY_MODE=iptables)
@@ -174,6 +174,13 @@ test-e2e: image kubectl-purelb previous $(LAB) ## Run all end-to-end specs but t
 .PHONY: test-restore
 test-restore: ## Restore etcd from a backup, in a lab of its own, as root: most other programs of the cluster do not notice
 	@$(MAKE) --no-print-directory test-e2e E2E_LABELS=restore
+
+# Which scenarios make test-twin plays: those whose names match.
+SCENARIO ?=
+
+.PHONY: test-twin
+test-twin: ## Play the scenarios of test/twin in a lab of their own, as root, and compare with the simulation's records (SCENARIO=power-cut KEEP_LAB=1)
+	@$(MAKE) --no-print-directory test-e2e E2E_LABELS=twin E2E_ARGS="$(SCENARIO:%=-ginkgo.focus='simulation: %') $(E2E_ARGS)"
 
 # For how long make test-monitoring watches that no alert fires.
 HEALTHY ?= 1h
