@@ -117,17 +117,16 @@ func (l *twinLab) watch(ctx context.Context) {
 	in := func(namespace string) cache.ByObject {
 		return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
 	}
-	watched, err := cache.New(config, cache.Options{Scheme: kubeClient.Scheme(), ByObject: map[client.Object]cache.ByObject{
+	kinds := map[client.Object]cache.ByObject{
 		&corev1.Service{}: in(l.namespace), &eventsv1.Event{}: in(l.namespace),
 		&v1.Announcement{}: in(purelbNamespace), &coordinationv1.Lease{}: in(purelbNamespace),
-	}})
+	}
+	watched, err := cache.New(config, cache.Options{Scheme: kubeClient.Scheme(), ByObject: kinds})
 	Expect(err).NotTo(HaveOccurred())
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc: l.see, UpdateFunc: func(_, obj any) { l.see(obj) }, DeleteFunc: l.seeDeleted,
 	}
-	for _, kind := range []client.Object{
-		&corev1.Service{}, &eventsv1.Event{}, &v1.Announcement{}, &coordinationv1.Lease{},
-	} {
+	for kind := range kinds {
 		informer, err := watched.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 		Expect(err).NotTo(HaveOccurred())
 		_, err = informer.AddEventHandler(handler)

@@ -100,7 +100,8 @@ type twinCluster struct {
 
 // groupOf says which ServiceGroups are those of package twin.
 var groupOf = map[string]string{
-	twin.GroupLocal: GroupLocal, twin.GroupSingle: "single", twin.GroupVirtual: GroupVirtual, twin.GroupNetBox: GroupNetBox,
+	twin.GroupLocal: GroupLocal, twin.GroupSingle: "single",
+	twin.GroupVirtual: GroupVirtual, twin.GroupNetBox: GroupNetBox,
 }
 
 // singlePool is what GroupSingle has, and grownPool what it has when it has grown.

@@ -75,11 +75,12 @@ type Event struct {
 	At                         time.Time
 }
 
-// NewRecorder returns a Recorder of a cluster with nodes, in which the scenario's Services are in a namespace. canonical
-// are the names that the record has instead of names of the cluster, such as those of ServiceGroups.
+// NewRecorder returns a Recorder of a cluster with nodes, in which the scenario's Services are in a namespace.
+// canonical are the names that the record has instead of names of the cluster, such as those of ServiceGroups.
 func NewRecorder(nodes []string, namespace string, canonical map[string]string) *Recorder {
 	return &Recorder{
-		namespace: namespace, canonical: canonical, letters: map[string]string{}, nodes: nodes, services: map[string]*corev1.Service{},
+		namespace: namespace, canonical: canonical, letters: map[string]string{}, nodes: nodes,
+		services:      map[string]*corev1.Service{},
 		announcements: map[string]*v1.Announcement{}, leases: map[string]*coordinationv1.Lease{},
 		addresses: map[netip.Addr]string{}, types: map[netip.Addr]v1.AnnounceType{},
 		entries: map[netip.Addr]*stream[string]{}, claims: map[netip.Addr]*stream[string]{}, seen: map[Event]bool{},
