@@ -147,8 +147,7 @@ func TestFaultFabricAnswersForTheDead(t *testing.T) {
 		<-heard
 	}
 	for address := range senderByTarget {
-		// The kernel of make test-vm, Linux 6.1, answers neighbour solicitations for a station alone. A
-		// skipped test fails there.
+		// The kernel of make test-vm, Linux 6.1, answers neighbour solicitations for a station alone.
 		if isVM := os.Getenv("PURELB_TEST_VIRTUAL") != ""; isVM && netip.MustParseAddr(address).Is6() {
 			continue
 		}
