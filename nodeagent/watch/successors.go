@@ -51,11 +51,7 @@ func (w *Watcher) watchSuccessor(a Address, isSeen bool) {
 // isHeldByOtherSuccessor reports whether another successor has an address: its silence counts then.
 func (w *Watcher) isHeldByOtherSuccessor(a *address) bool {
 	watcher := w.successorWatchers[a.Other]
-	if watcher == nil || !watcher.watched.isKnown {
-		return false
-	}
-	watched := watcher.addresses[a.Addr]
-	return watched != nil && watched.isArmed
+	return watcher != nil && watcher.watched.isKnown && watcher.IsArmed(a.Addr)
 }
 
 // successorTarget is what the Watcher of another successor watches.

@@ -194,5 +194,11 @@ func (w *Watcher) lacksWitness() bool {
 // isLate reports whether too many rounds were late.
 func (w *Watcher) isLate() bool { return len(w.lateAt) >= lateRounds }
 
+// IsArmed reports whether an address is armed: it is claimed when the watched node is silent.
+func (w *Watcher) IsArmed(addr netip.Addr) bool {
+	a := w.addresses[addr]
+	return a != nil && a.isArmed
+}
+
 // isSilent reports whether the watched node counts as dead.
 func (w *Watcher) isSilent() bool { return w.misses >= w.settings.Misses }
