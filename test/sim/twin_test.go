@@ -32,12 +32,11 @@ func TestTwin(t *testing.T) {
 	for _, s := range twin.Scenarios {
 		t.Run(s.Name, func(t *testing.T) {
 			for seed := range uint64(seeds) {
-				golden := ""
 				if *update && seed == 0 {
 					record, _ := playTwin(t, s, seed, "")
 					writeRecord(t, s, record)
 				}
-				golden = readRecord(t, s)
+				golden := readRecord(t, s)
 				if record, story := playTwin(t, s, seed, golden); record != golden {
 					t.Fatalf("seed %d:\n%s", seed, story)
 				}
