@@ -1,6 +1,7 @@
 package agents_test
 
 import (
+	"os"
 	"slices"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
@@ -92,6 +94,28 @@ func TestDaemonSet(t *testing.T) {
 	if pod.Containers[0].Image != "other" || pod.PriorityClassName != "low" || len(pod.Tolerations) != 1 ||
 		pod.Tolerations[0].Key != "k" {
 		t.Errorf("the specification is not followed: %+v", pod)
+	}
+}
+
+// TestAgentGoesOnAsLongAsManagers compares agents with the Deployment of the manager: when a node shuts down, both are
+// told to end at once, and have to hand over its addresses together.
+func TestAgentGoesOnAsLongAsManagers(t *testing.T) {
+	text, err := os.ReadFile("../../config/manager/manager.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment := &appsv1.Deployment{}
+	if err := yaml.UnmarshalStrict(text, deployment); err != nil {
+		t.Fatal(err)
+	}
+	manager := deployment.Spec.Template.Spec.Containers[0].Lifecycle
+	pod := agents.DaemonSet(&v1.LBNodeAgent{}, agents.Defaults{}, "").Spec.Template.Spec
+	agent := pod.Containers[0].Lifecycle
+	if diff := cmp.Diff(manager, agent); diff != "" || manager.PreStop.Sleep.Seconds == 0 {
+		t.Errorf("how long each goes on (-manager +agent):\n%s", diff)
+	}
+	if *pod.TerminationGracePeriodSeconds <= agent.PreStop.Sleep.Seconds {
+		t.Errorf("an agent has no time to end: it is killed after %d s", *pod.TerminationGracePeriodSeconds)
 	}
 }
 

@@ -12,6 +12,11 @@ import (
 // component is that of agents.
 const component = "agent"
 
+// goesOn is for how many seconds an agent goes on when its pod is ended. A kubelet that shuts down says so and ends
+// agents in the same instant, if its node has no ordinary pods: without this nobody would be there to hand over the
+// node's addresses. Managers go on for as long (config/manager), so that the one that leads writes it.
+const goesOn = 4
+
 // DaemonSetName is the name of the DaemonSet of an LBNodeAgent's agents.
 func DaemonSetName(lbNodeAgent string) string { return NameOf(component, lbNodeAgent) }
 
@@ -41,6 +46,7 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults, serviceAccountUID types.UID
 		Resources:    ptr.Deref(a.Spec.Resources, corev1.ResourceRequirements{}),
 		HostVolume:   "checkpoint",
 		ReadyPeriod:  5, ReadyFailures: 2,
+		GoesOn: goesOn,
 	}
 	if serviceAccountUID != "" {
 		agent.Annotations = map[string]string{v1.AnnotationServiceAccountUID: string(serviceAccountUID)}

@@ -50,7 +50,9 @@ type Program struct {
 	// ReadyPeriod is the period of the readiness probe in seconds, and ReadyFailures how many
 	// failures in a row count.
 	ReadyPeriod, ReadyFailures int32
-	Annotations                map[string]string
+	// GoesOn is for how many seconds the program goes on before it is told to end; 0 if it is told at once.
+	GoesOn      int64
+	Annotations map[string]string
 }
 
 // NameOf is the name of the DaemonSet of an LBNodeAgent's program.
@@ -120,7 +122,14 @@ func (p *Program) DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.Daemon
 }
 
 func (p *Program) container(a *v1.LBNodeAgent, defaults Defaults) corev1.Container {
+	var lifecycle *corev1.Lifecycle
+	if p.GoesOn > 0 {
+		lifecycle = &corev1.Lifecycle{
+			PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: p.GoesOn}},
+		}
+	}
 	return corev1.Container{
+		Lifecycle:       lifecycle,
 		Name:            p.Component,
 		Image:           cmp.Or(a.Spec.Image, defaults.Image),
 		ImagePullPolicy: a.Spec.ImagePullPolicy,
