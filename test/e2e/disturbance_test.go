@@ -42,8 +42,8 @@ func replaceRestartedPods(ctx context.Context) {
 }
 
 // waitForRest waits until nothing of the trial before is left: all pods and nodes are
-// ready, all Leases are renewed, no address is being handed over, and the Service is
-// announced.
+// ready, no server is ending, of which a proxy may still know, all Leases are renewed, no
+// address is being handed over, and the Service is announced.
 func waitForRest(ctx context.Context, svc *corev1.Service) {
 	GinkgoHelper()
 	for _, what := range []string{"daemonset/purelb-agent-default", "deployment/purelb-manager"} {
@@ -51,6 +51,9 @@ func waitForRest(ctx context.Context, svc *corev1.Service) {
 	}
 	waitForServers(ctx, svc.Namespace)
 	Eventually(func(g Gomega) {
+		pods := &corev1.PodList{}
+		g.Expect(kubeClient.List(ctx, pods, client.InNamespace(svc.Namespace))).To(Succeed())
+		g.Expect(pods.Items).To(HaveEach(HaveField("DeletionTimestamp", BeNil())), "pods that stay")
 		for _, name := range nodeNames() {
 			node := &corev1.Node{}
 			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Name: name}, node)).To(Succeed())
