@@ -293,15 +293,29 @@ func (m *disturbedService) drainByPluginAndReboot(node string) {
 	})
 }
 
-// rebootGracefully reboots a node that nobody has drained. Its kubelet delays the shutdown, and the pods that it has
-// ended stay as they are, for people to see.
-func (m *disturbedService) rebootGracefully(node string) {
+// drainAndShutDown reboots a node that hands over nothing when it is drained. Its kubelet delays the shutdown.
+func (m *disturbedService) drainAndShutDown(node string) {
 	GinkgoHelper()
-	config := kubectl(m.ctx, "get", "--raw", "/api/v1/nodes/"+node+"/proxy/configz")
-	Expect(config).To(ContainSubstring(`"shutdownGracePeriod":"1m0s"`))
+	startDraining(m.ctx, node)()
+	m.expectDelayedShutdown(node)
+	m.reboot(node, testLab.ShutDown, func() { kubectl(m.ctx, "uncordon", node) })
+}
+
+// shutDown reboots a node that nobody has drained. Its kubelet delays the shutdown, and the pods that it has
+// ended stay as they are, for people to see.
+func (m *disturbedService) shutDown(node string) {
+	GinkgoHelper()
+	m.expectDelayedShutdown(node)
 	m.reboot(node, testLab.ShutDown, func() {
 		kubectl(m.ctx, "delete", "pods", "--all-namespaces", "--field-selector=status.phase=Failed")
 	})
+}
+
+// expectDelayedShutdown checks that a node's kubelet delays its shutdown.
+func (m *disturbedService) expectDelayedShutdown(node string) {
+	GinkgoHelper()
+	config := kubectl(m.ctx, "get", "--raw", "/api/v1/nodes/"+node+"/proxy/configz")
+	Expect(config).To(ContainSubstring(`"shutdownGracePeriod":"1m0s"`))
 }
 
 // reboot ends a node, starts it at once, makes it useful again by what release does, and waits until all is as it was
@@ -357,8 +371,11 @@ func killProgram(ctx context.Context, node, command string) bool {
 
 // plannedBounds are those of a planned change of holder, which may cost no request but those in
 // flight.
-var plannedBounds = []trial.Bound{
-	none(failedFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts),
+var plannedBounds = append([]trial.Bound{none(failedFigure)}, moveBounds...)
+
+// moveBounds are those of a planned change of holder for the address alone, whatever becomes of servers.
+var moveBounds = []trial.Bound{
+	atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts),
 	atMost(duplicateFigure, 250*time.Millisecond),
 }
 
