@@ -39,7 +39,7 @@ func (l *Lab) StartControlPlane(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return l.waitFor(ctx, "the API server", client.Ready)
+	return l.waitFor(ctx, "the API server", []string{controlPlaneProcess}, client.Ready) // nodes may be without power
 }
 
 // SaveEtcd copies what etcd holds into a folder, which must not exist. The control plane is away

@@ -267,7 +267,7 @@ func (l *Lab) startCluster(ctx context.Context, options Options, images []string
 	if err != nil {
 		return err
 	}
-	if err := l.waitFor(ctx, "the API server", client.Ready); err != nil {
+	if err := l.waitFor(ctx, "the API server", l.processNames(), client.Ready); err != nil {
 		return err
 	}
 	options.Say("the API server is ready")
@@ -280,10 +280,10 @@ func (l *Lab) startCluster(ctx context.Context, options Options, images []string
 			return fmt.Errorf("create the node %s: %w", n.Name, err)
 		}
 	}
-	if err := l.waitFor(ctx, "the nodes", l.Check); err != nil {
+	if err := l.waitFor(ctx, "the nodes", l.processNames(), l.Check); err != nil {
 		return err
 	}
-	if err := l.waitFor(ctx, "the service account of pods", client.CanRunPods); err != nil {
+	if err := l.waitFor(ctx, "the service account of pods", l.processNames(), client.CanRunPods); err != nil {
 		return err
 	}
 	options.Say("all nodes are Ready")
@@ -342,14 +342,16 @@ func (l *Lab) startNodes(ctx context.Context, authority *pki.Authority, images [
 	return errors.Join(errs...)
 }
 
-// waitFor calls check until it returns nil, ctx ends, or a process of the lab ends.
-func (l *Lab) waitFor(ctx context.Context, what string, check func(context.Context) error) error {
+// waitFor calls check until it returns nil, ctx ends, or one of the processes that it needs ends.
+func (l *Lab) waitFor(
+	ctx context.Context, what string, processes []string, check func(context.Context) error,
+) error {
 	for {
 		err := check(ctx)
 		if err == nil {
 			return nil
 		}
-		for _, name := range l.processNames() {
+		for _, name := range processes {
 			if !process.Alive(l.pidFile(name)) {
 				return fmt.Errorf("wait for %s: %s has ended: %s", what, name, lastLine(l.logFile(name)))
 			}
