@@ -77,9 +77,8 @@ var Scenarios = []Scenario{
 	}},
 	{Name: "service-deleted", Steps: []Step{create(web), aboutWeb(DeleteService), create(web)}},
 	{Name: "family-added", Steps: []Step{
-		on(Exclude, "B", "C"), create(web), on(Include, "B", "C"),
-		{Verb: EditFamilies, Service: Service{Name: "web", Families: bothOf}},
-		{Verb: EditFamilies, Service: Service{Name: "web", Families: ipv4Only}},
+		on(Exclude, "B", "C"), create(web), {Verb: EditFamilies, Service: Service{Name: "web", Families: bothOf}},
+		{Verb: EditFamilies, Service: Service{Name: "web", Families: ipv4Only}}, on(Include, "B", "C"),
 	}},
 	{Name: "policy-local", Steps: []Step{
 		create(Service{Name: "web", Group: GroupLocal, Families: ipv4Only, IsPolicyLocal: true}),
