@@ -114,6 +114,23 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
+// An address that is handed over right after it was added is not announced again: the other node may have announced it
+// meanwhile.
+func TestHandedOverIsNotAnnouncedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), local("192.0.2.2")))
+		go func() { _ = w.announcer.Start(t.Context()) }()
+		w.reconcileOrFail()
+		synctest.Wait() // announced, once each
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].HandingOver = true })
+		w.reconcileOrFail()
+		time.Sleep(10 * time.Second)
+		w.expect("announcements", []string{
+			"192.0.2.1 eth0 200ms", "192.0.2.2 eth0 200ms", "192.0.2.2 eth0 700ms", "192.0.2.2 eth0 1.2s",
+		}, w.neighbours.heard())
+	})
+}
+
 // While nothing is known the agent renews the lifetimes of its addresses, and does no more.
 func TestKeepWhileNothingIsKnown(t *testing.T) {
 	for name, objects := range map[string][]client.Object{

@@ -132,6 +132,12 @@ func (d *defender) setHeld(held []plan.Held) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.defence.SetHeld(held)
+	for i := range held {
+		// Of an address that is not defended, the next holder is to be the last one that neighbours hear.
+		if h := &held[i]; h.IsUndefended {
+			d.announcer.cancel(h.Interface, h.Prefix.Addr())
+		}
+	}
 	d.listen()
 	d.beginContestChecks()
 }
