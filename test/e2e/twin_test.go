@@ -97,6 +97,9 @@ func newTwinLab(ctx context.Context, scenario twin.Scenario) *twinLab {
 	for name, group := range l.groups {
 		canonical[group] = name
 	}
+	if l.netbox != nil {
+		canonical["http://"+l.netbox.address] = twin.URLOfNetBox
+	}
 	for _, n := range testLab.Nodes() {
 		l.nodeByMAC[n.MAC] = n.Name
 	}

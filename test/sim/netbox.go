@@ -99,7 +99,7 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if n.IsDown {
 		m.Wait(ctx, n.half())
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}
 	if n.IsCut {
 		m.Wait(ctx, dialTimeout)

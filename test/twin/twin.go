@@ -107,6 +107,9 @@ const (
 	GroupNetBox  = "netbox"  // Virtual IPv4 addresses of NetBox, in scenarios that have one
 )
 
+// URLOfNetBox is the URL that NetBox has in the record, as in the simulation.
+const URLOfNetBox = "http://netbox.test"
+
 // Service is a Service of type LoadBalancer, without endpoints unless it is given some.
 type Service struct {
 	Name, Group string
