@@ -142,7 +142,7 @@ func arpReplyFrom(t *testing.T, mac MAC, address string) []byte {
 // and in this order, until the test ends.
 func answerEachARPRequest(t *testing.T, neighbour nstest.Neighbour, frames ...[]byte) {
 	t.Helper()
-	socket := packetSocket(t, neighbour, 0x0608)
+	socket := packetSocket(t, neighbour, "eth0", 0x0608)
 	go func() {
 		buffer := make([]byte, 2048)
 		for {
@@ -253,13 +253,16 @@ func TestAttackOtherVLAN(t *testing.T) {
 	}
 }
 
-// packetSocket opens a packet socket on the neighbour's eth0 that reads frames of one
-// EtherType (big endian; 0: none) and is closed when the test ends.
-func packetSocket(t *testing.T, neighbour nstest.Neighbour, etherType uint16) *os.File {
+// allEtherTypes makes packetSocket read all frames (big endian).
+const allEtherTypes = 0x0300
+
+// packetSocket opens a packet socket on a link of the neighbour's that reads the frames that it receives of one
+// EtherType (big endian; 0: none), and is closed when the test ends.
+func packetSocket(t *testing.T, neighbour nstest.Neighbour, link string, etherType uint16) *os.File {
 	t.Helper()
 	var socket *os.File
 	neighbour.Call(t, func() error {
-		nic, _, err := ethernetInterface("eth0")
+		nic, _, err := ethernetInterface(link)
 		if err != nil {
 			return err
 		}
@@ -268,6 +271,9 @@ func packetSocket(t *testing.T, neighbour nstest.Neighbour, etherType uint16) *o
 			return err
 		}
 		socket = os.NewFile(uintptr(fd), "packets of the neighbour")
+		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
+			return err
+		}
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: etherType, Ifindex: nic.Index})
 	})
 	t.Cleanup(func() { _ = socket.Close() })
@@ -278,7 +284,7 @@ func packetSocket(t *testing.T, neighbour nstest.Neighbour, etherType uint16) *o
 // the socket has room: if the receiving kernel is slower than the sender, the socket fills up.
 func newFrameSender(t *testing.T, neighbour nstest.Neighbour) func(frame []byte) {
 	t.Helper()
-	socket := packetSocket(t, neighbour, 0)
+	socket := packetSocket(t, neighbour, "eth0", 0)
 	return func(frame []byte) {
 		t.Helper()
 		if _, err := socket.Write(frame); err != nil {

@@ -201,7 +201,7 @@ func TestProbeBatch(t *testing.T) {
 // neighbour for since its last call.
 func collectARPRequests(t *testing.T, neighbour nstest.Neighbour) (requested func() []netip.Addr) {
 	t.Helper()
-	socket := packetSocket(t, neighbour, 0x0608)
+	socket := packetSocket(t, neighbour, "eth0", 0x0608)
 	var mu sync.Mutex
 	var addrs []netip.Addr
 	go func() {
