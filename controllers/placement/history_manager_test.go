@@ -7,9 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/partialwrite"
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -194,13 +191,13 @@ func (w *world) write(inputs *placement.Inputs, result *placement.Result, genera
 // hasStored reports whether the Announcement of a machine has some entries, and no others.
 func (m *machine) hasStored(entries []v1.AnnouncedAddress, announcesShared bool) bool {
 	return announcesShared == m.stored.announcesShared &&
-		cmp.Equal(m.stored.entries, byAddress(entries), cmpopts.EquateEmpty())
+		maps.EqualFunc(m.stored.entries, byAddress(entries), placement.SameEntry)
 }
 
 // refuses reports whether the API server refuses some entries, of which others are stored.
 func (w *world) refuses(entries []v1.AnnouncedAddress, stored map[netip.Addr]v1.AnnouncedAddress) bool {
 	return slices.ContainsFunc(entries, func(e v1.AnnouncedAddress) bool {
-		return w.refusedByServer[addrOf(&e)] && !cmp.Equal(stored[addrOf(&e)], e)
+		return w.refusedByServer[addrOf(&e)] && !placement.SameEntry(stored[addrOf(&e)], e)
 	})
 }
 
@@ -223,7 +220,7 @@ func (w *world) store(
 	m.stored.generation++
 	w.note("  manager: %s has %v, and the shared entries: %t", m.Name, inOrder(m.stored.entries), announcesShared)
 	for _, a := range inOrder(m.stored.entries) {
-		if e, was := m.stored.entries[a], before[a]; !cmp.Equal(e, was) {
+		if e, was := m.stored.entries[a], before[a]; !placement.SameEntry(e, was) {
 			w.note("  manager: %s on %s: %s epoch %d leaving %t", a, m.Name, e.ClaimPolicy, e.Epoch, e.HandingOver)
 			w.noteEpochs(m, &e, &was, !claims[a])
 		}
