@@ -226,6 +226,19 @@ func TestHistoriesWithoutRaceDetector(t *testing.T) {
 	}
 }
 
+// TestEnvOf gives Go's garbage collector less to do in the step pure only.
+func TestEnvOf(t *testing.T) {
+	g := &gate{env: []string{"A=b"}}
+	for step, want := range map[string]string{stepPure: "A=b GOGC=400", stepRace: "A=b", stepModules: "A=b"} {
+		if got := strings.Join(g.envOf(binary{step: step}), " "); got != want {
+			t.Errorf("%s: %s", step, got)
+		}
+	}
+	if got := (&gate{}).envOf(binary{step: stepPure}); len(got) != len(os.Environ())+1 {
+		t.Errorf("without an environment of its own: %v", got)
+	}
+}
+
 // TestPackagesExist checks that the packages that the steps name are there: one that was renamed
 // would run in another step.
 func TestPackagesExist(t *testing.T) {
