@@ -83,7 +83,7 @@ func (d *decision) automaticGroup() string {
 	allowed := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !d.mayUse(&d.Catalog[name].Group, d.Namespace)
 	})
-	for _, suits := range []func(*Verdict) bool{d.hasAddressOfKeyIn, d.hadAddressOf, d.canServe} {
+	for _, suits := range []func(*Verdict) bool{d.hasAddressOfKeyIn, d.hasFormerAddressIn, d.canServe} {
 		if i := slices.IndexFunc(allowed, func(name string) bool { return suits(d.Catalog[name]) }); i >= 0 {
 			return allowed[i]
 		}

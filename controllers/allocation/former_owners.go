@@ -48,7 +48,7 @@ func (l FormerOwners) Add(service string, addrs []netip.Addr, now time.Time) {
 		l[a] = append(l[a], FormerOwner{service, now})
 	}
 	for l.count() > MaxFormerOwners {
-		l.forgetOne()
+		l.forgetOldestOfLargest()
 	}
 }
 
@@ -60,8 +60,8 @@ func (l FormerOwners) count() int {
 	return n
 }
 
-// forgetOne forgets the oldest owner of the namespace that has the most.
-func (l FormerOwners) forgetOne() {
+// forgetOldestOfLargest forgets the oldest owner of the namespace that has the most.
+func (l FormerOwners) forgetOldestOfLargest() {
 	type candidate struct {
 		address netip.Addr
 		FormerOwner
@@ -106,8 +106,8 @@ func (d *decision) formerAddress(group *Group, s slot) (netip.Addr, bool) {
 	return found, found.IsValid()
 }
 
-// hadAddressOf reports whether the Service had an address of a group that it can have again.
-func (d *decision) hadAddressOf(v *Verdict) bool {
+// hasFormerAddressIn reports whether the Service had an address of a group that it can have again.
+func (d *decision) hasFormerAddressIn(v *Verdict) bool {
 	return v.IsReady() && !v.Group.IsExternal() && slices.ContainsFunc(d.Families, func(family Family) bool {
 		_, ok := d.formerAddress(&v.Group, slot{family: family, ranges: v.Group.rangesOf(family)})
 		return ok
