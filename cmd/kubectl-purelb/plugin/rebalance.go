@@ -150,13 +150,13 @@ func moveOf(a *placement.Address, from, to string, byNode map[string][]placement
 type preferences struct {
 	nodes map[string]*placement.Node
 	held  map[v1.IPFamily]map[string][]placement.Address
-	count map[placement.Domain]int
+	count map[placement.GroupDomain]int
 }
 
 func newPreferences(
 	inputs *placement.Inputs, held map[v1.IPFamily]map[string][]placement.Address,
 ) *preferences {
-	p := &preferences{nodes: map[string]*placement.Node{}, held: held, count: map[placement.Domain]int{}}
+	p := &preferences{nodes: map[string]*placement.Node{}, held: held, count: map[placement.GroupDomain]int{}}
 	for i := range inputs.Nodes {
 		p.nodes[inputs.Nodes[i].Name] = &inputs.Nodes[i]
 	}

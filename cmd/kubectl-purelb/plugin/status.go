@@ -48,8 +48,8 @@ type Component struct {
 	Message string `json:"message,omitempty"`
 }
 
-// AnnouncedCounts says how many announcements are made.
-type AnnouncedCounts struct {
+// AnnouncementCounts says how many announcements are made.
+type AnnouncementCounts struct {
 	Nodes     int   `json:"nodes"`
 	Announced int32 `json:"announced"`
 	Desired   int32 `json:"desired"`
@@ -63,14 +63,14 @@ type ServiceCounts struct {
 
 // Status is the state of PureLB in a cluster.
 type Status struct {
-	Health     Health          `json:"health"`
-	Summary    string          `json:"summary"`
-	Problems   []Problem       `json:"problems"` // the worst first
-	Components []Component     `json:"components"`
-	Pools      []Pool          `json:"pools"`
-	Announced  AnnouncedCounts `json:"announcements"`
-	Services   ServiceCounts   `json:"services"`
-	Unread     []Unread        `json:"unread,omitempty"`
+	Health        Health             `json:"health"`
+	Summary       string             `json:"summary"`
+	Problems      []Problem          `json:"problems"` // the worst first
+	Components    []Component        `json:"components"`
+	Pools         []Pool             `json:"pools"`
+	Announcements AnnouncementCounts `json:"announcements"`
+	Services      ServiceCounts      `json:"services"`
+	Unread        []Unread           `json:"unread,omitempty"`
 }
 
 // statusKinds are what StatusOf looks at.
@@ -223,14 +223,14 @@ func (s *Status) addAnnouncements(c *Cluster) {
 	for i := range c.Announcements {
 		a := &c.Announcements[i]
 		nodes[a.Spec.NodeName] = true
-		s.Announced.Announced += a.Status.Announced
-		s.Announced.Desired += a.Status.Desired
+		s.Announcements.Announced += a.Status.Announced
+		s.Announcements.Desired += a.Status.Desired
 		if ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); ready != nil &&
 			ready.Status == metav1.ConditionFalse {
 			s.add(Degraded, "PureLBNodeNotAnnouncing", "announcement/"+a.Name, "%s", ready.Message)
 		}
 	}
-	s.Announced.Nodes = len(nodes)
+	s.Announcements.Nodes = len(nodes)
 }
 
 func (s *Status) addSessions(c *Cluster) {
@@ -271,7 +271,7 @@ func (s *Status) addServices(c *Cluster) {
 		condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
 		if condition != nil && condition.Status != metav1.ConditionTrue && len(svc.Status.LoadBalancer.Ingress) > 0 {
 			severity, alert := Degraded, "PureLBNodeNotAnnouncing"
-			if !hasAnnouncedPlace(c, svc) {
+			if !isEachAddressAnnounced(c, svc) {
 				severity, alert = Critical, "PureLBAddressNotAnnounced"
 			}
 			s.add(severity, alert, object, "%s", condition.Message)
@@ -288,8 +288,8 @@ func (s *Status) addServices(c *Cluster) {
 	}
 }
 
-// hasAnnouncedPlace reports whether each address of a Service is announced somewhere.
-func hasAnnouncedPlace(c *Cluster, svc *corev1.Service) bool {
+// isEachAddressAnnounced reports whether each address of a Service is announced somewhere.
+func isEachAddressAnnounced(c *Cluster, svc *corev1.Service) bool {
 	isAnnounced := map[string]bool{}
 	for _, p := range announced.PlacesOf(controllers.KeyOf(svc), c.Announcements, c.Commons, c.Announcements) {
 		isAnnounced[p.Address] = isAnnounced[p.Address] || p.State == v1.StateAnnounced
@@ -312,7 +312,8 @@ func (s *Status) conclude() {
 	s.Health = Healthy
 	if len(s.Problems) == 0 {
 		s.Summary = fmt.Sprintf("PureLB is healthy: %s, %d of %d announcements on %s",
-			count(s.Services.Total, "Service"), s.Announced.Announced, s.Announced.Desired, count(s.Announced.Nodes, "node"))
+			count(s.Services.Total, "Service"), s.Announcements.Announced, s.Announcements.Desired,
+			count(s.Announcements.Nodes, "node"))
 		return
 	}
 	worst := s.Problems[0]
@@ -362,11 +363,11 @@ func (s *Status) WriteText(w io.Writer, style Style) error {
 		t.section("Pools")
 		writePools(t, s.Pools, style.Wide)
 	}
-	if s.Announced.Nodes > 0 || s.Services.Total > 0 || len(s.Unread) == 0 {
+	if s.Announcements.Nodes > 0 || s.Services.Total > 0 || len(s.Unread) == 0 {
 		t.section("Announcements")
 		t.line(fmt.Sprintf("%d of %d are made, on %s; %s, %d waiting",
-			s.Announced.Announced, s.Announced.Desired, count(s.Announced.Nodes, "node"), count(s.Services.Total, "Service"),
-			s.Services.Waiting))
+			s.Announcements.Announced, s.Announcements.Desired, count(s.Announcements.Nodes, "node"),
+			count(s.Services.Total, "Service"), s.Services.Waiting))
 	}
 	t.unread(s.Unread)
 	return t.flush()
