@@ -133,6 +133,7 @@ func describeWithoutInterface(agent *v1.LBNodeAgent, nodes agentNodes) string {
 		listNodes(nodes.withoutInterface))
 }
 
+// localInterfaceOf returns what spec.local.localInterface says, or nothing, which stands for v1.InterfaceDefault.
 func localInterfaceOf(agent *v1.LBNodeAgent) string {
 	if agent.Spec.Local == nil {
 		return ""

@@ -19,7 +19,7 @@ var cordonChecks = []check{noAgent, leavingAgent, excluded, outOfService, shutti
 // noteCordons notes whether any node is cordoned, and whether cordons count for the shared entries.
 func (p *placer) noteCordons() {
 	p.hasCordons = slices.ContainsFunc(p.nodes, func(n *Node) bool { return n.IsCordoned })
-	p.ignoresSharedCordons = p.hasCordons && !p.isAnyUncordoned(nil, cordonChecks)
+	p.ignoresCordonsForShared = p.hasCordons && !p.isAnyUncordoned(nil, cordonChecks)
 }
 
 // heedCordons decides whether cordons count for an address.

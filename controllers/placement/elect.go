@@ -33,7 +33,7 @@ func (p *placer) electNode(a *Address, holder *Node) *Node {
 	candidates = onlyLargest(candidates, a.WeightOf)
 	load := p.localCountOfNode[familyBits(a.Addr)]
 	share := p.fairShareOf(a, len(candidates))
-	candidates = onlyLargest(candidates, func(n *Node) int { return -p.localCountOfDomain[a.DomainOf(n)] })
+	candidates = onlyLargest(candidates, func(n *Node) int { return -p.localCountOfGroupDomain[a.DomainOf(n)] })
 	if holder != nil && holder.AddressToHandOver == a.Addr {
 		share = 0
 	}

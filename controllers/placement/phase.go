@@ -73,7 +73,7 @@ type situation struct {
 func (p *placer) phaseOf(a *Address) situation {
 	s := situation{holder: p.holderOf(a), elected: p.electedOf(a)}
 	lingering := p.lingeringNodes(a)
-	if p.decideByClaim(a, &s) {
+	if p.phaseByClaim(a, &s) {
 		return s
 	}
 	switch {
@@ -129,7 +129,7 @@ func (p *placer) placeLocal(a *Address, s situation) {
 	case HandingOver, FailingOver:
 		p.moveLocal(a, s)
 	case Contested:
-		p.keepContested(a, s)
+		p.challengeHolder(a, s)
 	case TakenOver:
 		p.adoptClaim(a, s)
 	}

@@ -34,8 +34,8 @@ type placer struct {
 	hasSuccessorClaim map[netip.Addr]bool
 	localCount        map[int]int            // number of Local addresses, by family
 	localCountOfNode  map[int]map[string]int // number of Local addresses, by family and node
-	// localCountOfDomain is the number of Local addresses of each domain.
-	localCountOfDomain map[Domain]int
+	// localCountOfGroupDomain is the number of Local addresses of a group, by domain and family.
+	localCountOfGroupDomain map[GroupDomain]int
 	// held are the Local addresses that stay with their holders, in the order of addresses.
 	held map[holderLink][]*heldAddress
 	// nodesOfSubnet are the nodes with an interface in a subnet, and subnetLengths the lengths of these subnets. Both
@@ -44,9 +44,9 @@ type placer struct {
 	subnetLengths []int
 	// nodeNetworks remembers of subnets whether Node objects have addresses in them.
 	nodeNetworks map[netip.Prefix]bool
-	// hasCordons is that a node is cordoned, and ignoresSharedCordons that cordons do not count for the
+	// hasCordons is that a node is cordoned, and ignoresCordonsForShared that cordons do not count for the
 	// shared entries.
-	hasCordons, ignoresSharedCordons bool
+	hasCordons, ignoresCordonsForShared bool
 	// isMassExpiry is that most agents have not renewed their Leases: more likely because
 	// of the API server than because of the agents.
 	isMassExpiry bool
@@ -66,18 +66,18 @@ func newPlacer(inputs Inputs) *placer {
 // newPlacerWithoutEntries returns a placer that knows of nodes and their interfaces, and of nothing that they have.
 func newPlacerWithoutEntries(inputs Inputs) *placer {
 	p := &placer{
-		inputs:             inputs,
-		nodeByName:         map[string]*Node{},
-		sharedByAddress:    map[netip.Addr][]*SharedEntry{},
-		claimsByAddress:    map[netip.Addr][]*SuccessorClaim{},
-		sharedInterfaces:   map[string]string{},
-		virtualPools:       map[pool]bool{},
-		hasSuccessorClaim:  map[netip.Addr]bool{},
-		localCount:         map[int]int{},
-		localCountOfNode:   map[int]map[string]int{32: {}, 128: {}},
-		localCountOfDomain: map[Domain]int{},
-		held:               map[holderLink][]*heldAddress{},
-		nodeNetworks:       map[netip.Prefix]bool{},
+		inputs:                  inputs,
+		nodeByName:              map[string]*Node{},
+		sharedByAddress:         map[netip.Addr][]*SharedEntry{},
+		claimsByAddress:         map[netip.Addr][]*SuccessorClaim{},
+		sharedInterfaces:        map[string]string{},
+		virtualPools:            map[pool]bool{},
+		hasSuccessorClaim:       map[netip.Addr]bool{},
+		localCount:              map[int]int{},
+		localCountOfNode:        map[int]map[string]int{32: {}, 128: {}},
+		localCountOfGroupDomain: map[GroupDomain]int{},
+		held:                    map[holderLink][]*heldAddress{},
+		nodeNetworks:            map[netip.Prefix]bool{},
 		result: Result{
 			Entries:          map[string][]Placed{},
 			SharedEntries:    map[string][]Placed{},

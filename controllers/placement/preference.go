@@ -72,31 +72,31 @@ func (a *Address) WeightOf(n *Node) int {
 	return weight
 }
 
-// Domain is one value of the label over which the addresses of a group, of one family, are spread.
+// GroupDomain is one value of the label over which the addresses of a group, of one family, are spread.
 // It is zero if they are not spread.
-type Domain struct {
+type GroupDomain struct {
 	Group      string
 	FamilyBits int
 	Key, Value string
 }
 
 // DomainOf is the domain of a node for the address. Nodes without the label are in one together.
-func (a *Address) DomainOf(n *Node) Domain {
+func (a *Address) DomainOf(n *Node) GroupDomain {
 	if a.Preference == nil || a.Preference.TopologyKey == "" {
-		return Domain{}
+		return GroupDomain{}
 	}
 	key := a.Preference.TopologyKey
-	return Domain{a.Group, familyBits(a.Addr), key, n.Labels[key]}
+	return GroupDomain{a.Group, familyBits(a.Addr), key, n.Labels[key]}
 }
 
 // String is key=value.
-func (d Domain) String() string { return d.Key + "=" + d.Value }
+func (d GroupDomain) String() string { return d.Key + "=" + d.Value }
 
 // countLocal counts a Local address of a node.
 func (p *placer) countLocal(n *Node, a *Address) {
 	p.localCountOfNode[familyBits(a.Addr)][n.Name]++
-	if d := a.DomainOf(n); d != (Domain{}) {
-		p.localCountOfDomain[d]++
+	if d := a.DomainOf(n); d != (GroupDomain{}) {
+		p.localCountOfGroupDomain[d]++
 	}
 }
 
@@ -123,8 +123,8 @@ func (p *placer) describeRank(n *Node, a *Address) string {
 	if len(a.Preference.Nodes) > 0 {
 		text += fmt.Sprintf("; weight %d", a.WeightOf(n))
 	}
-	if d := a.DomainOf(n); d != (Domain{}) {
-		text += fmt.Sprintf("; %s has %d of ServiceGroup %s", d, p.localCountOfDomain[d], d.Group)
+	if d := a.DomainOf(n); d != (GroupDomain{}) {
+		text += fmt.Sprintf("; %s has %d of ServiceGroup %s", d, p.localCountOfGroupDomain[d], d.Group)
 	}
 	return text
 }
@@ -135,9 +135,9 @@ func (p *placer) reasonForOther(n, other *Node, a *Address) string {
 	switch {
 	case a.WeightOf(n) < a.WeightOf(other):
 		return fmt.Sprintf("has weight %d, and %s has %d", a.WeightOf(n), other.Name, a.WeightOf(other))
-	case p.localCountOfDomain[mine] > p.localCountOfDomain[others]:
+	case p.localCountOfGroupDomain[mine] > p.localCountOfGroupDomain[others]:
 		return fmt.Sprintf("is where %s has %d of ServiceGroup %s, and %s has %d",
-			mine, p.localCountOfDomain[mine], mine.Group, others, p.localCountOfDomain[others])
+			mine, p.localCountOfGroupDomain[mine], mine.Group, others, p.localCountOfGroupDomain[others])
 	}
 	return fmt.Sprintf("has %d already, or ranks lower for this one", p.localCountOfNode[familyBits(a.Addr)][n.Name])
 }

@@ -105,12 +105,12 @@ func (p *placer) entryWithReservations(a *Address) *assignment {
 	return nil
 }
 
-// decideByClaim finds the phase of an address that a successor of its holder has claimed, and
+// phaseByClaim finds the phase of an address that a successor of its holder has claimed, and
 // reports whether there is a claim that counts. No report takes an address from another node
 // that renews its Lease and says that it announces the address: such a holder contests the
 // claim. A holder that has had the time to renew, and did not, loses the address to the claimer,
 // as does one that reports that it does not have the address.
-func (p *placer) decideByClaim(a *Address, s *situation) bool {
+func (p *placer) phaseByClaim(a *Address, s *situation) bool {
 	c, e := p.successorClaimOf(a, s.elected)
 	if c == nil {
 		return false
@@ -130,11 +130,11 @@ func (p *placer) decideByClaim(a *Address, s *situation) bool {
 	return true
 }
 
-// keepContested keeps an address where it is while a claim is undecided. A holder whose agent
+// challengeHolder keeps an address where it is while a claim is undecided. A holder whose agent
 // renews is asked, by contestedBy in its entry, to ask the claimer's kernel. The holder yields,
 // or still says that it announces the address: then it gets an epoch above all claims, which
 // thereby end.
-func (p *placer) keepContested(a *Address, s situation) {
+func (p *placer) challengeHolder(a *Address, s situation) {
 	spec := s.reservedBy.Spec
 	by := v1.Successor{NodeName: s.claim.Node, Epoch: s.claim.Epoch}
 	isAsked := spec.ContestedBy != nil && *spec.ContestedBy == by

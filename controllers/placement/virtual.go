@@ -141,7 +141,7 @@ func (p *placer) maskOf(a *Address) int32 {
 // noteAnnouncer notes that a node announces the shared entries, if the node does. One that is excluded
 // or cordoned goes on to announce them while its routes are being withdrawn, and does not begin to.
 func (p *placer) noteAnnouncer(n *Node) {
-	isCordoned := n.IsCordoned && !p.ignoresSharedCordons
+	isCordoned := n.IsCordoned && !p.ignoresCordonsForShared
 	mayKeep := n.AnnouncesShared && (!isCordoned || n.IsWithdrawingRoutes)
 	if reasonAgainst(n, nil, keepVirtualChecks) != "" || (n.IsExcluded || isCordoned) && !mayKeep {
 		return
