@@ -67,7 +67,7 @@ func (n *Netlink) addTagged(a plan.Address) error {
 	if n.keepsTags != nil && !*n.keepsTags {
 		return ErrUntagged
 	}
-	err := n.change(a, n.known.setting(n.addrAdd))
+	err := n.onLink(a, n.known.notingSet(n.addrAdd))
 	if err == nil && n.keepsTags == nil {
 		err = n.verifyTag(a)
 	}
@@ -111,9 +111,9 @@ func (n *Netlink) listOn(iface string) ([]netlink.Addr, error) {
 func (n *Netlink) addRecorded(a plan.Address) error {
 	n.ownershipFile.mu.Lock()
 	defer n.ownershipFile.mu.Unlock()
-	return n.change(a, func(link netlink.Link, address *netlink.Addr) error {
+	return n.onLink(a, func(link netlink.Link, address *netlink.Addr) error {
 		owned := ownedAddress{link.Attrs().Index, a.Prefix}
-		err := n.known.setting(n.addrAdd)(link, address)
+		err := n.known.notingSet(n.addrAdd)(link, address)
 		if err == nil {
 			n.ownershipFile.record(owned)
 		}
@@ -123,7 +123,7 @@ func (n *Netlink) addRecorded(a plan.Address) error {
 
 // Renew sets the lifetimes of an address that its interface has.
 func (n *Netlink) Renew(a plan.Address) error {
-	if err := n.change(a, n.known.setting(n.handle.AddrReplace)); err != nil {
+	if err := n.onLink(a, n.known.notingSet(n.handle.AddrReplace)); err != nil {
 		return fmt.Errorf("renew %s on %s: %w", a.Prefix, a.Interface, err)
 	}
 	return nil
@@ -143,7 +143,7 @@ func (n *Netlink) Replace(old, by plan.Address) error {
 // the kernel would do: see removeAlone. An address that the interface does not have is
 // no error.
 func (n *Netlink) Remove(a plan.Address) error {
-	err := n.change(a, n.removeAlone)
+	err := n.onLink(a, n.removeAlone)
 	if err == nil || errors.Is(err, unix.EADDRNOTAVAIL) || errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (n *Netlink) Remove(a plan.Address) error {
 
 // removeAndForget removes an address, and drops it from the OwnershipFile.
 func (n *Netlink) removeAndForget(link netlink.Link, address *netlink.Addr) error {
-	err := n.known.removing(n.handle.AddrDel)(link, address)
+	err := n.known.notingRemoval(n.handle.AddrDel)(link, address)
 	if n.ownershipFile == nil {
 		return err
 	}
@@ -164,8 +164,8 @@ func (n *Netlink) removeAndForget(link netlink.Link, address *netlink.Addr) erro
 	return err
 }
 
-// change looks up the interface of an address and applies a change there.
-func (n *Netlink) change(a plan.Address, apply func(netlink.Link, *netlink.Addr) error) error {
+// onLink looks up the interface of an address and applies a change there.
+func (n *Netlink) onLink(a plan.Address, apply func(netlink.Link, *netlink.Addr) error) error {
 	link, err := n.handle.LinkByName(a.Interface)
 	if err != nil {
 		return err

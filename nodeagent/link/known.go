@@ -144,9 +144,9 @@ func (k *known) remove(key addressKey) {
 	}
 }
 
-// changing returns a change that does what do does, and notes it: the addresses by note, or that nothing is known if
+// noting returns a change that does what do does, and notes it: the addresses by note, or that nothing is known if
 // the change fails, or is of a link that was not listed.
-func (k *known) changing(
+func (k *known) noting(
 	do func(netlink.Link, *netlink.Addr) error, note func(addressKey, addressFacts),
 ) func(netlink.Link, *netlink.Addr) error {
 	return func(link netlink.Link, a *netlink.Addr) error {
@@ -164,14 +164,14 @@ func (k *known) changing(
 	}
 }
 
-// setting returns a change that adds or renews an address, and notes that.
-func (k *known) setting(do func(netlink.Link, *netlink.Addr) error) func(netlink.Link, *netlink.Addr) error {
-	return k.changing(do, func(key addressKey, facts addressFacts) { k.set(key, facts, time.Now()) })
+// notingSet returns a change that adds or renews an address, and notes that.
+func (k *known) notingSet(do func(netlink.Link, *netlink.Addr) error) func(netlink.Link, *netlink.Addr) error {
+	return k.noting(do, func(key addressKey, facts addressFacts) { k.set(key, facts, time.Now()) })
 }
 
-// removing returns a change that removes an address, and notes that.
-func (k *known) removing(do func(netlink.Link, *netlink.Addr) error) func(netlink.Link, *netlink.Addr) error {
-	return k.changing(do, func(key addressKey, _ addressFacts) { k.remove(key) })
+// notingRemoval returns a change that removes an address, and notes that.
+func (k *known) notingRemoval(do func(netlink.Link, *netlink.Addr) error) func(netlink.Link, *netlink.Addr) error {
+	return k.noting(do, func(key addressKey, _ addressFacts) { k.remove(key) })
 }
 
 // observed returns all that is known, with what is left of lifetimes. isRecorded reports whether the agent has recorded

@@ -117,7 +117,7 @@ func (x *Exchange) Drain(heard func(Heard)) error {
 func (x *Exchange) drain(socket *os.File, handle func(frame []byte)) error {
 	isEmpty := false
 	for range maxDrained {
-		n, err := readQueued(socket, x.buffer)
+		n, err := readQueuedFrame(socket, x.buffer)
 		if errors.Is(err, unix.EAGAIN) {
 			isEmpty = true
 			break

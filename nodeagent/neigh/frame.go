@@ -93,12 +93,12 @@ func UnsolicitedNA(source MAC, addr netip.Addr) ([]byte, error) {
 	return wrapIPv6(multicastMAC(allNodes), source, addr, allNodes, message), nil
 }
 
-// Solicitation builds a question for an address as duplicate address detection asks it
+// NDProbe builds a question for an address as duplicate address detection asks it
 // (RFC 4862 section 5.4.2): from the unspecified address, so that no station learns a
 // sender from it, and therefore without a source link-layer option (RFC 4861 section 4.3).
 // The station that has the address answers with an advertisement to all nodes (RFC 4861
 // section 7.2.4), which every station receives.
-func Solicitation(source MAC, addr netip.Addr) ([]byte, error) {
+func NDProbe(source MAC, addr netip.Addr) ([]byte, error) {
 	return buildSolicitation(multicastMAC(solicitedNodeGroup(addr)), source, netip.IPv6Unspecified(), addr)
 }
 

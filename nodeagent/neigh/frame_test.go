@@ -54,7 +54,7 @@ func TestFrames(t *testing.T) {
 			"333300000001 020000000001 86dd" +
 				"60000000 0020 3a ff 20010db8000000000000000000000001 ff020000000000000000000000000001" +
 				"88 00 f92a 20000000 20010db8000000000000000000000001 02 01 020000000001"},
-		"solicitation": {Solicitation, "2001:db8::a1:b2c3",
+		"solicitation": {NDProbe, "2001:db8::a1:b2c3",
 			"3333ffa1b2c3 020000000001 86dd" +
 				"60000000 0018 3a ff 00000000000000000000000000000000 ff0200000000000000000001ffa1b2c3" +
 				"87 00 e625 00000000 20010db80000000000000000 00a1b2c3"},
@@ -153,9 +153,9 @@ func TestFramesOfTheOtherFamily(t *testing.T) {
 		"gratuitous ARP for IPv6":     errorOf(GratuitousARP(localMAC, netip.MustParseAddr("2001:db8::1"))),
 		"ARP probe for IPv6":          errorOf(ARPProbe(localMAC, netip.MustParseAddr("2001:db8::1"))),
 		"unsolicited NA for IPv4":     errorOf(UnsolicitedNA(localMAC, netip.MustParseAddr("192.0.2.1"))),
-		"solicitation of IPv4":        errorOf(Solicitation(localMAC, netip.MustParseAddr("192.0.2.1"))),
-		"solicitation of mapped IPv4": errorOf(Solicitation(localMAC, netip.MustParseAddr("::ffff:192.0.2.1"))),
-		"solicitation of nothing":     errorOf(Solicitation(localMAC, netip.Addr{})),
+		"solicitation of IPv4":        errorOf(NDProbe(localMAC, netip.MustParseAddr("192.0.2.1"))),
+		"solicitation of mapped IPv4": errorOf(NDProbe(localMAC, netip.MustParseAddr("::ffff:192.0.2.1"))),
+		"solicitation of nothing":     errorOf(NDProbe(localMAC, netip.Addr{})),
 		"ARP probe for nothing":       errorOf(ARPProbe(localMAC, netip.Addr{})),
 	} {
 		if err == nil {
@@ -306,7 +306,7 @@ func TestParse(t *testing.T) {
 		"IPv6 without ICMP":   {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(icmp))},
 		"IPv4 by its version": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet, 4<<4))},
 		"another protocol":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+6, 17))},
-		"solicitation":        {frame: buildFrame(t, Solicitation, "2001:db8::1")},
+		"solicitation":        {frame: buildFrame(t, NDProbe, "2001:db8::1")},
 		"nothing":             {},
 	} {
 		got, err := Parse(tc.frame)
@@ -342,7 +342,7 @@ func FuzzRoundTrip(f *testing.F) {
 		}
 		announce, ask, kind := GratuitousARP, ARPProbe, Request
 		if addr.Is6() {
-			announce, ask, kind = UnsolicitedNA, Solicitation, Advertisement
+			announce, ask, kind = UnsolicitedNA, NDProbe, Advertisement
 		}
 		frame, err := announce(MAC(source), addr)
 		if err != nil {
@@ -366,7 +366,7 @@ func FuzzRoundTrip(f *testing.F) {
 
 func FuzzParse(f *testing.F) {
 	for _, addr := range []string{"192.0.2.1", "2001:db8::1"} {
-		for _, build := range []func(MAC, netip.Addr) ([]byte, error){GratuitousARP, ARPProbe, UnsolicitedNA, Solicitation} {
+		for _, build := range []func(MAC, netip.Addr) ([]byte, error){GratuitousARP, ARPProbe, UnsolicitedNA, NDProbe} {
 			if frame, err := build(localMAC, netip.MustParseAddr(addr)); err == nil {
 				f.Add(frame)
 			}

@@ -78,7 +78,7 @@ func (q Question) Frames(source MAC) ([][]byte, error) {
 	case q.hasSender():
 		add(buildSolicitation(multicastMAC(solicitedNodeGroup(q.Addr)), source, q.Sender.WithZone(""), q.Addr))
 	default:
-		add(Solicitation(source, q.Addr))
+		add(NDProbe(source, q.Addr))
 	}
 	if q.IsOrdinary {
 		return frames, errs

@@ -62,7 +62,7 @@ func readMessages(ctx context.Context, socket *os.File, deadline time.Time, hand
 		read := socket.Read
 		if late {
 			lateReads++
-			read = func(b []byte) (int, error) { return readQueued(socket, b) }
+			read = func(b []byte) (int, error) { return readQueuedFrame(socket, b) }
 		}
 		n, err := read(buffer)
 		switch {
@@ -83,9 +83,9 @@ func readMessages(ctx context.Context, socket *os.File, deadline time.Time, hand
 	return nil
 }
 
-// readQueued reads a frame from the socket's queue, whatever the deadline. It returns
+// readQueuedFrame reads a frame from the socket's queue, whatever the deadline. It returns
 // EAGAIN if the queue is empty.
-func readQueued(socket *os.File, buffer []byte) (int, error) {
+func readQueuedFrame(socket *os.File, buffer []byte) (int, error) {
 	return withDescriptor(socket, func(fd int) (int, error) { return unix.Read(fd, buffer) })
 }
 
