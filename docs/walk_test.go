@@ -155,7 +155,7 @@ nodeagent.Agent.sync
 nodeagent.defender.hear
 	plan.Defence.Hear
 		plan.Judge
-		plan.Defence.react
+		plan.Defence.reactionTo
 			plan.Defence.YieldTo
 	nodeagent.defender.carryOut
 		nodeagent.defender.withdrawYielded

@@ -190,8 +190,8 @@ func TestAttackFlood(t *testing.T) {
 					t.Errorf("%d addresses were yielded", len(w.defender.defence.Yields))
 				}
 				for addr, watched := range w.defender.defence.HeldStates {
-					if len(watched.AnsweredAt) > plan.MaxAnswerers || len(watched.Checks) > plan.MaxChecks {
-						t.Fatalf("of %s %d stations are known, and %d asked", addr, len(watched.AnsweredAt), len(watched.Checks))
+					if len(watched.LastAnswerByMAC) > plan.MaxAnswerers || len(watched.Checks) > plan.MaxChecks {
+						t.Fatalf("of %s %d stations are known, and %d asked", addr, len(watched.LastAnswerByMAC), len(watched.Checks))
 					}
 				}
 			})

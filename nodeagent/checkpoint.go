@@ -60,7 +60,7 @@ func (a *Agent) loadCheckpoint() {
 		}
 		a.state.objects = apiObjects{
 			lbNodeAgent: agent, announcements: c.Announcements, standbys: c.Standbys, commonAnnouncements: c.CommonAnnouncements,
-			isOffline: true,
+			isFromCheckpoint: true,
 		}
 		a.state.memory.Claims = c.Claims
 	}
@@ -100,7 +100,7 @@ func checkpointOf(nodeName string, in plan.Inputs) *checkpoint {
 		LBNodeAgent: in.LBNodeAgentName, Spec: in.LBNodeAgent.Spec,
 		Announcements: withoutStatuses(in.Announcements), Standbys: withoutStatuses(in.Standbys),
 	}
-	shared := in.SharedEntries()
+	shared := in.IncludedCommonAnnouncements()
 	for i := range shared {
 		c.CommonAnnouncements = append(c.CommonAnnouncements, purelbv1.CommonAnnouncement{
 			ObjectMeta: metav1.ObjectMeta{Name: shared[i].Name, Namespace: shared[i].Namespace}, Spec: shared[i].Spec,
@@ -138,7 +138,7 @@ func contentIDOf(
 	for i := range in.Standbys {
 		add(&in.Standbys[i])
 	}
-	shared := in.SharedEntries()
+	shared := in.IncludedCommonAnnouncements()
 	for i := range shared {
 		add(&shared[i])
 		fmt.Fprintln(&objects, shared[i].Spec.Revision)

@@ -81,7 +81,7 @@ func (w *claiming) start(isFresh bool) (stop func()) {
 			}
 		}
 	}()
-	if w.state.objects.isOffline {
+	if w.state.objects.isFromCheckpoint {
 		pacing.Signal(w.wake)
 		go func() { _ = w.Start(ctx) }()
 	} else {

@@ -24,9 +24,9 @@ type apiObjects struct {
 	askings []purelbv1.Announcement
 	// commonAnnouncements are those of the LBNodeAgent, sorted by name.
 	commonAnnouncements []purelbv1.CommonAnnouncement
-	// isOffline means that the objects come from the checkpoint, so that there is no API
+	// isFromCheckpoint means that the objects come from the checkpoint, so that there is no API
 	// server to report to.
-	isOffline bool
+	isFromCheckpoint bool
 }
 
 // readObjects reads the objects from the API server if isLive, else from the cache. The

@@ -58,7 +58,7 @@ func TestManyRenewals(t *testing.T) {
 		}},
 		"kept, as the API server is away": {1000, func([]purelbv1.AnnouncedAddress) apiObjects {
 			return apiObjects{
-				lbNodeAgent: settings(), announcements: []purelbv1.Announcement{*announcementOf("node1")}, isOffline: true,
+				lbNodeAgent: settings(), announcements: []purelbv1.Announcement{*announcementOf("node1")}, isFromCheckpoint: true,
 			}
 		}},
 		"kept, as nothing is known": {1000, func([]purelbv1.AnnouncedAddress) apiObjects { return apiObjects{} }},

@@ -44,12 +44,13 @@ type state struct {
 // listRequest asks the worker for a list at the API server.
 type listRequest struct {
 	timeout time.Duration
-	// outcome, if the heartbeat asks, is what becomes of the list and of the sync that follows.
-	outcome *syncOutcome
+	// sync, if the heartbeat asks, is what it waits for.
+	sync *pendingSync
 }
 
-// syncOutcome is what became of a sync: err, once done is signalled, which has room for that.
-type syncOutcome struct {
+// pendingSync is a list and a sync by it that the heartbeat waits for: err, once done is signalled, says what became of
+// both. The channel has room for that.
+type pendingSync struct {
 	done chan struct{}
 	err  error
 }
@@ -228,7 +229,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 // was listed at the API server, what was read last counts instead; in the second case the agent
 // lists once more. It returns when to sync again; 0 is when something changes.
 func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
-	isRead := a.state.objects.lbNodeAgent != nil && !a.state.objects.isOffline
+	isRead := a.state.objects.lbNodeAgent != nil && !a.state.objects.isFromCheckpoint
 	isCacheBehind := a.freshness.hasJustListed()
 	switch {
 	case !a.isCacheFilled.Load():
@@ -254,14 +255,14 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 // not observe the kernel: what went wrong with single addresses is in the statuses, and retried by
 // the worker.
 func (a *Agent) syncLive(ctx context.Context) error {
-	outcome := &syncOutcome{done: make(chan struct{}, 1)}
+	pending := &pendingSync{done: make(chan struct{}, 1)}
 	// there is one heartbeat
-	a.listRequests <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), outcome: outcome}
+	a.listRequests <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), sync: pending}
 	pacing.Signal(a.listsChanged)
-	if a.Tasks.Wait(ctx, tasks.Forever, outcome.done) == tasks.Ended {
+	if a.Tasks.Wait(ctx, tasks.Forever, pending.done) == tasks.Ended {
 		return fmt.Errorf("wait for a sync: %w", ctx.Err())
 	}
-	return outcome.err
+	return pending.err
 }
 
 // beginRequestedList begins the list that the heartbeat has asked for, if it has, unless one is under way:
@@ -296,7 +297,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 		a.state.isCacheReadDue = false
 		pacing.Signal(a.wake)
 	}
-	isOfHeartbeat, failure := list.outcome != nil, list.err
+	isOfHeartbeat, failure := list.sync != nil, list.err
 	switch {
 	case list.err == nil:
 		a.state.objects = list.objects
@@ -318,8 +319,8 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 	if failure == nil && errors.Is(err, errUnobserved) {
 		failure = err
 	}
-	list.outcome.err = failure
-	pacing.Signal(list.outcome.done)
+	list.sync.err = failure
+	pacing.Signal(list.sync.done)
 	return wait, err
 }
 
@@ -361,7 +362,7 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	a.watching.set(objects.standbys, watch.SettingsOf(objects.lbNodeAgent)) //nolint:contextcheck // as above
 	askings := a.reporter.withLatestStatuses(objects.askings)
 	a.reachability.set(askings)
-	if !objects.isOffline {
+	if !objects.isFromCheckpoint {
 		a.report(inputs, decision, conclusion, askings)
 	}
 	err = errors.Join(errs, decision.Err)
@@ -383,21 +384,21 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 	a.Neighbours.ExcludePodMACs(plan.PodMACs(observed))
 	held, yields := a.defender.heldAndYields()
 	return plan.Inputs{
-		Now:                 a.Tasks.Now(),
-		LBNodeAgentName:     a.LBNodeAgent,
-		LBNodeAgent:         objects.lbNodeAgent,
-		Announcements:       a.reporter.withLatestStatuses(objects.announcements),
-		CommonAnnouncements: objects.commonAnnouncements,
-		Standbys:            a.reporter.withLatestStatuses(objects.standbys),
-		IsFirstReported:     len(objects.announcements) > 0 && objects.announcements[0].Status.ObservedGeneration > 0,
-		IsUpToDate:          isUpToDate,
-		IsOffline:           objects.isOffline,
-		Observed:            observed,
-		Held:                held,
-		Yields:              yields,
-		CheckedContests:     a.defender.checkedContests(),
-		ProbeAnswers:        a.prober.takeAnswers(),
-		Claims:              a.watching.takeClaims(),
+		Now:                         a.Tasks.Now(),
+		LBNodeAgentName:             a.LBNodeAgent,
+		LBNodeAgent:                 objects.lbNodeAgent,
+		Announcements:               a.reporter.withLatestStatuses(objects.announcements),
+		CommonAnnouncements:         objects.commonAnnouncements,
+		Standbys:                    a.reporter.withLatestStatuses(objects.standbys),
+		IsFirstAnnouncementReported: len(objects.announcements) > 0 && objects.announcements[0].Status.ObservedGeneration > 0,
+		IsUpToDate:                  isUpToDate,
+		IsFromCheckpoint:            objects.isFromCheckpoint,
+		Observed:                    observed,
+		Held:                        held,
+		Yields:                      yields,
+		CheckedContests:             a.defender.checkedContests(),
+		ProbeAnswers:                a.prober.takeAnswers(),
+		Claims:                      a.watching.takeClaims(),
 	}, nil
 }
 
@@ -424,7 +425,7 @@ func (a *Agent) report(
 		slices.Concat(
 			conclusion.Statuses, a.watching.standbyStatuses(&inputs, &conclusion),
 			a.reachability.askingStatuses(askings, inputs.Now),
-		), inputs.SharedEntries())
+		), inputs.IncludedCommonAnnouncements())
 }
 
 // logMissing logs once that there is no LBNodeAgent.

@@ -359,14 +359,14 @@ func (w *world) standIn() {
 func (w *world) listAndSync(isOfHeartbeat bool) error {
 	w.turn <- struct{}{}
 	defer func() { <-w.turn }()
-	request, outcome := listRequest{timeout: requestTimeout}, &syncOutcome{done: make(chan struct{}, 1)}
+	request, pending := listRequest{timeout: requestTimeout}, &pendingSync{done: make(chan struct{}, 1)}
 	if isOfHeartbeat {
-		request.outcome = outcome
+		request.sync = pending
 	}
 	w.beginList(w.t.Context(), request)
 	_, err := w.syncListed(w.t.Context(), <-w.lists)
 	if isOfHeartbeat {
-		return outcome.err
+		return pending.err
 	}
 	return err
 }

@@ -38,7 +38,7 @@ func (d *decisionBuilder) keepClaims() {
 	claims := map[netip.Addr]Claim{}
 	maps.Copy(claims, d.memory.Claims)
 	maps.Copy(claims, d.in.Claims)
-	if !d.IsNothingKnown && !d.in.IsOffline && d.withdrawNothingFor == 0 {
+	if !d.IsNothingKnown && !d.in.IsFromCheckpoint && d.withdrawNothingFor == 0 {
 		maps.DeleteFunc(claims, func(addr netip.Addr, c Claim) bool { return d.successionIndex.isOver(addr, c) })
 	}
 	d.memory.Claims = claims

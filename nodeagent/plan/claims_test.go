@@ -53,7 +53,7 @@ func epochIs(epoch int64) func(*purelbv1.AnnouncedAddress) {
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	type edits = []func(*Inputs)
-	isOffline := func(in *Inputs) { in.IsOffline = true }
+	isFromCheckpoint := func(in *Inputs) { in.IsFromCheckpoint = true }
 	isHeld := func(in *Inputs) { in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32")) }
 	isNamed := func(edit ...func(*purelbv1.StandbyAddress)) func(*Inputs) {
 		return func(in *Inputs) { in.Standbys = []purelbv1.Announcement{standby(edit...)} }
@@ -78,14 +78,14 @@ func TestClaims(t *testing.T) {
 		"not long ago":                  {true, edits{isNamed(), after(SilenceValid - 1)}, claimed, false, 1, 4},
 		"long ago":                      {true, edits{isNamed(), after(SilenceValid)}, nil, true, 1, 4},
 		"the clock was set back":        {true, edits{isNamed(), after(-1)}, nil, true, 1, 4},
-		"by what the checkpoint says":   {false, edits{isNamed(), isOffline}, claimed, false, 1, 4},
+		"by what the checkpoint says":   {false, edits{isNamed(), isFromCheckpoint}, claimed, false, 1, 4},
 		"while nothing is known": {
 			false, edits{isNamed(), func(in *Inputs) { in.LBNodeAgent = nil }}, nil, false, 1, 0,
 		},
 		"the manager named it no more": {false, edits{}, nil, false, 0, 0},
 		"held":                         {true, edits{isNamed(), isHeld, after(time.Hour)}, nil, false, 1, 4},
 		"held on a start without an API server": {
-			true, edits{isNamed(), isHeld, isOffline, after(time.Hour)}, nil, false, 1, 4,
+			true, edits{isNamed(), isHeld, isFromCheckpoint, after(time.Hour)}, nil, false, 1, 4,
 		},
 		"adopted":                                {true, edits{isNamed(), isHeld, asks(epochIs(4))}, nil, false, 0, 4},
 		"adopted, and no successor any more":     {true, edits{isHeld, asks(epochIs(4))}, nil, false, 0, 4},
@@ -108,7 +108,7 @@ func TestClaims(t *testing.T) {
 			true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Epoch = 5 })}, withdrawn, false, 0, 0,
 		},
 		"refused, while nothing is known": {true, edits{isHeld, func(in *Inputs) { in.LBNodeAgent = nil }}, nil, false, 1, 0},
-		"refused, says the checkpoint":    {true, edits{isHeld, isOffline}, nil, false, 1, 4},
+		"refused, says the checkpoint":    {true, edits{isHeld, isFromCheckpoint}, nil, false, 1, 4},
 	} {
 		in := inputsFor()
 		claim := map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
@@ -150,7 +150,7 @@ func TestNoClaimEndsWhileAnAnnouncementIsMissing(t *testing.T) {
 	for _, c := range []struct {
 		after  time.Duration
 		claims int
-	}{{0, 1}, {missingPatience - 1, 1}, {missingPatience, 0}} {
+	}{{0, 1}, {missingObjectPatience - 1, 1}, {missingObjectPatience, 0}} {
 		in.Now = begin.Add(c.after)
 		var decision Decision
 		memory, decision = Decide(memory, in)

@@ -96,7 +96,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 	isAnnounced := func(addr netip.Addr) bool { return resultOf(addr).State == purelbv1.StateAnnounced }
 	c.Held = append(heldAsDesired(decision.Settings, decision.desired, isAnnounced),
 		heldThoughNotDesired(decision.Settings, decision.kept)...)
-	if decision.IsNothingKnown || in.IsOffline {
+	if decision.IsNothingKnown || in.IsFromCheckpoint {
 		return memory, c
 	}
 	c.Announced, c.States = make([]AnnouncedServices, 0, len(decision.desired)), map[purelbv1.AddressState]int{}
@@ -108,9 +108,9 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 	}
 	now := metav1.NewTime(in.Now.Truncate(time.Second))
 	c.Statuses = statuses(&in, Report{
-		Results: decision.results, Overrides: results, Shared: in.SharedEntries(), Stranded: outcomes.Stranded,
+		Results: decision.results, Overrides: results, Shared: in.IncludedCommonAnnouncements(), Stranded: outcomes.Stranded,
 		Interfaces: decision.interfaces, Gateways: decision.gateways, MACs: decision.macs, FactsIn: in.Announcements[0].Name,
-		KeepFacts: !in.IsFirstReported,
+		KeepFacts: !in.IsFirstAnnouncementReported,
 		ReadyNote: outcomes.note(decision.EnsureVirtual), Now: now,
 	})
 	for i := range in.Announcements {

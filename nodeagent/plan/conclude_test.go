@@ -172,7 +172,7 @@ func TestFactsAreInTheFirstStatus(t *testing.T) {
 	t.Parallel()
 	for _, isFirstReported := range []bool{true, false} {
 		in := inputsFor()
-		in.IsFirstReported = isFirstReported
+		in.IsFirstAnnouncementReported = isFirstReported
 		in.Now = begin.Add(1500 * time.Millisecond)
 		in.LBNodeAgent = &purelbv1.LBNodeAgent{
 			Spec: purelbv1.LBNodeAgentSpec{Local: &purelbv1.LBNodeAgentLocal{LocalInterface: "eth0"}},

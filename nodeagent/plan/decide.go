@@ -148,7 +148,7 @@ func (d *decisionBuilder) decideIn(wait time.Duration) { d.DecideIn = ShorterWai
 // rememberMissing notes which Announcements are missing. The checkpoint does not say so: it may be
 // older than what the API server has.
 func (d *decisionBuilder) rememberMissing() {
-	if !d.in.IsOffline {
+	if !d.in.IsFromCheckpoint {
 		d.withdrawNothingFor = d.memory.keepForMissingObjects(d.in)
 	}
 }
@@ -167,7 +167,7 @@ func (d *decisionBuilder) compare() {
 	if d.IsNothingKnown {
 		return
 	}
-	d.desired, d.invalid = MergeDesired(d.in.Announcements, d.in.SharedEntries())
+	d.desired, d.invalid = MergeDesired(d.in.Announcements, d.in.IncludedCommonAnnouncements())
 	d.desired = withClaims(d.desired, d.memory.Claims, d.successionIndex, d.in.Now)
 	observed := d.in.Observed
 	if virtual := d.Settings.Selection.VirtualInterface; hasVirtual(d.desired, virtual) {
@@ -177,7 +177,7 @@ func (d *decisionBuilder) compare() {
 			observed.Interfaces = append(slices.Clip(observed.Interfaces), made)
 		}
 	}
-	d.plan = Diff(d.Settings, d.desired, observed, d.in.IsUpToDate && !d.in.IsOffline)
+	d.plan = Diff(d.Settings, d.desired, observed, d.in.IsUpToDate && !d.in.IsFromCheckpoint)
 }
 
 // putBackStripped makes the agent put back without a probe what was taken off: a Local
@@ -207,7 +207,7 @@ func (d *decisionBuilder) respectYields() {
 // withdrawNothing keeps what is not desired while what is desired may be out of date, or may
 // be less than it was by mistake.
 func (d *decisionBuilder) withdrawNothing() {
-	if d.IsNothingKnown || !d.in.IsOffline && d.withdrawNothingFor == 0 {
+	if d.IsNothingKnown || !d.in.IsFromCheckpoint && d.withdrawNothingFor == 0 {
 		return
 	}
 	d.plan.keepUndesired(d.Settings)
@@ -252,7 +252,7 @@ func (d *decisionBuilder) removeVirtualInterfaces() {
 
 // stateFacts finds the interfaces that can hold Local addresses, and the node's MACs.
 func (d *decisionBuilder) stateFacts() {
-	if d.IsNothingKnown || d.in.IsOffline {
+	if d.IsNothingKnown || d.in.IsFromCheckpoint {
 		return
 	}
 	interfaces, err := Interfaces(d.Settings.Selection, d.in.Observed)

@@ -37,16 +37,16 @@ type decisionHistory struct {
 	questions []ProbeQuestion
 	silentAt  map[ProbeTarget]time.Time
 
-	announcements []purelbv1.Announcement
-	standbys      []purelbv1.Announcement
-	claims        map[netip.Addr]Claim // of which no decision knows yet
-	common        []purelbv1.CommonAnnouncement
-	isUpToDate    bool
-	isOffline     bool
-	hasNoAgent    bool
-	missingAt     time.Time // zero while nothing is missing
-	missing       []purelbv1.Announcement
-	epoch         int64
+	announcements    []purelbv1.Announcement
+	standbys         []purelbv1.Announcement
+	claims           map[netip.Addr]Claim // of which no decision knows yet
+	common           []purelbv1.CommonAnnouncement
+	isUpToDate       bool
+	isFromCheckpoint bool
+	hasNoAgent       bool
+	missingAt        time.Time // zero while nothing is missing
+	missing          []purelbv1.Announcement
+	epoch            int64
 }
 
 // TestDecideHistories plays random histories of decisions. At each decision: Decide and Conclude
@@ -121,8 +121,8 @@ func (h *decisionHistory) change() {
 		h.isUpToDate = !h.isUpToDate
 		h.note("up to date: %v", h.isUpToDate)
 	case 5:
-		h.isOffline = !h.isOffline && h.missing == nil
-		h.note("offline: %v", h.isOffline)
+		h.isFromCheckpoint = !h.isFromCheckpoint && h.missing == nil
+		h.note("offline: %v", h.isFromCheckpoint)
 	case 6:
 		if h.stations[addr] == "" {
 			h.stations[addr] = "02:00:00:00:00:02"
@@ -233,7 +233,7 @@ func (h *decisionHistory) deleteOrRestoreAnnouncement() {
 		h.note("made the missing Announcements anew")
 		return
 	}
-	if h.isOffline {
+	if h.isFromCheckpoint {
 		return
 	}
 	i := h.random.IntN(len(h.announcements))
@@ -257,7 +257,7 @@ func (h *decisionHistory) inputs() Inputs {
 			ObjectMeta: metav1.ObjectMeta{Name: "default"},
 		},
 		Announcements: slices.Clone(h.announcements), CommonAnnouncements: h.common, IsUpToDate: h.isUpToDate,
-		IsOffline: h.isOffline,
+		IsFromCheckpoint: h.isFromCheckpoint,
 		Observed: Observed{
 			Interfaces: []NetworkInterface{{Name: "eth0", IsUp: true}, {Name: "kube-lb0", IsOurs: true, IsUp: true}},
 			Addresses:  slices.Clone(h.kernel),
@@ -362,8 +362,8 @@ func (h *decisionHistory) check(in *Inputs, decision Decision) {
 			h.kernel, func(b Address) bool { return b.IsOurs && a.Interface == b.Interface && a.Prefix == b.Prefix },
 		)
 	}
-	isWithdrawingForbidden := decision.IsNothingKnown || in.IsOffline ||
-		!h.missingAt.IsZero() && h.now.Sub(h.missingAt) < missingPatience
+	isWithdrawingForbidden := decision.IsNothingKnown || in.IsFromCheckpoint ||
+		!h.missingAt.IsZero() && h.now.Sub(h.missingAt) < missingObjectPatience
 	added := map[Address]bool{}
 	for _, op := range decision.Operations {
 		h.note("  %s %s %s", op.Kind, op.Address.Prefix, op.Address.Interface)
@@ -420,7 +420,7 @@ func (h *decisionHistory) checkAdd(in *Inputs, op Operation) {
 	isRepair := isHeld && held.Epoch == d.Epoch
 	yield, isYielded := in.Yields[d.Addr]
 	mayReclaim := op.Reclaim && yield.IsSilent(h.now) && hasAsked
-	mayTakeOver := d.IsTakeover && in.IsUpToDate && !in.IsOffline || d.IsProvisional && d.SkipsProbe
+	mayTakeOver := d.IsTakeover && in.IsUpToDate && !in.IsFromCheckpoint || d.IsProvisional && d.SkipsProbe
 	switch isYielded = isYielded && yield.covers(d); {
 	case isYielded && !mayReclaim:
 		h.fail("adds %s, which is yielded, unasked", d.Addr)
@@ -465,7 +465,7 @@ func (h *decisionHistory) settle() {
 	h.note("all faults end")
 	clear(h.refused)
 	clear(h.stations)
-	h.isUpToDate, h.isOffline, h.hasNoAgent, h.standbys = true, false, false, nil
+	h.isUpToDate, h.isFromCheckpoint, h.hasNoAgent, h.standbys = true, false, false, nil
 	if h.missing != nil {
 		h.deleteOrRestoreAnnouncement()
 	}
@@ -475,7 +475,7 @@ func (h *decisionHistory) settle() {
 		}
 	}
 	h.decide()
-	h.now = h.now.Add(missingPatience)
+	h.now = h.now.Add(missingObjectPatience)
 	for range 20 {
 		for addr, y := range h.defence.Yields { // nobody answers any more
 			y.Unanswered, y.AnsweredAt = silentQuestions, h.now.Add(-silentFor)

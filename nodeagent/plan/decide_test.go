@@ -20,8 +20,9 @@ func inputsFor(entries ...purelbv1.AnnouncedAddress) Inputs {
 	ann := announcement(entries...)
 	ann.UID, ann.Spec.LBNodeAgent = "node1", "default"
 	return Inputs{
-		Now: begin, LBNodeAgentName: "default", LBNodeAgent: &purelbv1.LBNodeAgent{}, IsUpToDate: true, IsFirstReported: true,
-		Announcements: []purelbv1.Announcement{ann},
+		Now: begin, LBNodeAgentName: "default", LBNodeAgent: &purelbv1.LBNodeAgent{}, IsUpToDate: true,
+		IsFirstAnnouncementReported: true,
+		Announcements:               []purelbv1.Announcement{ann},
 		Observed: Observed{Interfaces: []NetworkInterface{
 			{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:11", IsUp: true}, {
 				Name: "kube-lb0", Kind: "dummy", IsOurs: true, IsUp: true,
@@ -250,10 +251,12 @@ func TestNothingKnown(t *testing.T) {
 		isUnknown bool
 		isErr     bool
 	}{
-		"known":                      {func(*Inputs) {}, false, false},
-		"known, with bad settings":   {func(in *Inputs) { in.LBNodeAgent = badSettings }, false, true},
-		"offline, with bad settings": {func(in *Inputs) { in.LBNodeAgent, in.IsOffline = badSettings, true }, false, false},
-		"no LBNodeAgent":             {func(in *Inputs) { in.LBNodeAgent = nil }, true, false},
+		"known":                    {func(*Inputs) {}, false, false},
+		"known, with bad settings": {func(in *Inputs) { in.LBNodeAgent = badSettings }, false, true},
+		"offline, with bad settings": {
+			func(in *Inputs) { in.LBNodeAgent, in.IsFromCheckpoint = badSettings, true }, false, false,
+		},
+		"no LBNodeAgent": {func(in *Inputs) { in.LBNodeAgent = nil }, true, false},
 		"no Announcement": {
 			func(in *Inputs) { in.LBNodeAgent, in.Announcements = badSettings, nil }, true, false,
 		},
@@ -299,7 +302,7 @@ func TestNothingKnown(t *testing.T) {
 func TestOffline(t *testing.T) {
 	t.Parallel()
 	in := inputsFor(local("192.0.2.1", 24, takeover), local("192.0.2.2", 24))
-	in.IsOffline = true
+	in.IsFromCheckpoint = true
 	in.Observed.Interfaces = append(in.Observed.Interfaces, NetworkInterface{Name: "eth1", IsUp: true})
 	in.Observed.Addresses = []Address{
 		ownAddress, on("eth0", "192.0.2.9/32", left(210*time.Second)), on("eth1", "192.0.2.2/32"),
@@ -511,7 +514,7 @@ func TestRenewalsComeLast(t *testing.T) {
 			"Remove eth0 192.0.2.9/32", "Add eth0 192.0.2.4/32", "Add kube-lb0 198.51.100.1/32",
 			"Renew eth0 192.0.2.2/32", "Renew eth0 192.0.2.3/32", "Renew eth0 192.0.2.1/32",
 		}},
-		"some are kept": {func(in *Inputs) { in.IsOffline = true }, []string{
+		"some are kept": {func(in *Inputs) { in.IsFromCheckpoint = true }, []string{
 			"Add kube-lb0 198.51.100.1/32", "Renew eth0 192.0.2.2/32", "Renew eth0 192.0.2.9/32", "Renew eth0 192.0.2.3/32",
 			"Renew eth0 192.0.2.1/32",
 		}},

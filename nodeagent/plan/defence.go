@@ -53,9 +53,8 @@ type HeldState struct {
 	AddedAt time.Time
 	// RepeatUntil is until when claims are repeated against a previous holder.
 	RepeatUntil time.Time
-	// AnsweredAt says when stations last answered that began to while the agent was fresh,
-	// by MAC.
-	AnsweredAt map[string]time.Time
+	// LastAnswerByMAC says when stations last answered that began to while the agent was fresh.
+	LastAnswerByMAC map[string]time.Time
 	// Checks are the stations that are being asked by themselves, by MAC.
 	Checks map[string]*Check
 	// CheckedContest is the epoch of the last Contest that was checked.

@@ -190,9 +190,9 @@ func (w *HeldState) isBeingAsked(mac string, now time.Time) bool {
 // hasAnsweredSinceFresh reports whether a station answered while the agent was fresh, and has gone on
 // answering since.
 func (w *HeldState) hasAnsweredSinceFresh(mac string, now time.Time) bool {
-	last, isKnown := w.AnsweredAt[mac]
+	last, isKnown := w.LastAnswerByMAC[mac]
 	if isKnown && now.Sub(last) > answererFor {
-		delete(w.AnsweredAt, mac)
+		delete(w.LastAnswerByMAC, mac)
 		return false
 	}
 	return isKnown
@@ -201,13 +201,13 @@ func (w *HeldState) hasAnsweredSinceFresh(mac string, now time.Time) bool {
 // rememberAnswerer notes that a station has answered while the agent was fresh, or goes on
 // answering.
 func (w *HeldState) rememberAnswerer(mac string, now time.Time) {
-	if w.AnsweredAt == nil {
-		w.AnsweredAt = map[string]time.Time{}
+	if w.LastAnswerByMAC == nil {
+		w.LastAnswerByMAC = map[string]time.Time{}
 	}
-	for other := range w.AnsweredAt {
+	for other := range w.LastAnswerByMAC {
 		w.hasAnsweredSinceFresh(other, now) // forgets those that have been silent
 	}
-	if _, isKnown := w.AnsweredAt[mac]; isKnown || len(w.AnsweredAt) < MaxAnswerers {
-		w.AnsweredAt[mac] = now
+	if _, isKnown := w.LastAnswerByMAC[mac]; isKnown || len(w.LastAnswerByMAC) < MaxAnswerers {
+		w.LastAnswerByMAC[mac] = now
 	}
 }

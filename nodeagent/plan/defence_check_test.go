@@ -211,14 +211,14 @@ func TestAttackAnswerersAreBounded(t *testing.T) {
 		hearAnswer(d, mac(i), fresh, 0)
 	}
 	hearAnswer(d, mac(0), fresh, 3*time.Second) // one of 16 goes on
-	if got := len(d.HeldStates[heldAddr].AnsweredAt); got != 16 {
+	if got := len(d.HeldStates[heldAddr].LastAnswerByMAC); got != 16 {
 		t.Errorf("%d are remembered, want 16", got)
 	}
 	if hearAnswer(d, mac(16), notFresh, 3*time.Second).Check == nil {
 		t.Error("the seventeenth is remembered")
 	}
 	hearAnswer(d, mac(16), fresh, 7*time.Second) // the silent ones are forgotten
-	if got := len(d.HeldStates[heldAddr].AnsweredAt); got != 2 {
+	if got := len(d.HeldStates[heldAddr].LastAnswerByMAC); got != 2 {
 		t.Errorf("%d are remembered, want the one that goes on and the last", got)
 	}
 }

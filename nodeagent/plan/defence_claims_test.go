@@ -124,7 +124,7 @@ func TestChallengeOfNodeThatIsAlone(t *testing.T) {
 			t.Errorf("alone %v: yielded %v", isAlone, isYielded)
 		}
 		y.Unanswered = silentQuestions
-		for after, isSilent := range map[time.Duration]bool{aloneFor - 1: false, aloneFor: isAlone} {
+		for after, isSilent := range map[time.Duration]bool{aloneSilentFor - 1: false, aloneSilentFor: isAlone} {
 			if isAlone && y.IsSilent(begin.Add(after)) != isSilent {
 				t.Errorf("silent after %s: %v", after, !isSilent)
 			}

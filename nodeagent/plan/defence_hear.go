@@ -67,11 +67,11 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 	if hearing.HasAnsweredSinceFresh || hearing.IsAgentFresh && hearing.IsPreviousHolder {
 		w.rememberAnswerer(f.MAC, now)
 	}
-	return d.react(verdict, h, w, f.MAC, now)
+	return d.reactionTo(verdict, h, w, f.MAC, now)
 }
 
-// react turns a verdict about a station into a Reaction.
-func (d *Defence) react(verdict Verdict, h Held, w *HeldState, mac string, now time.Time) Reaction {
+// reactionTo turns a verdict about a station into a Reaction.
+func (d *Defence) reactionTo(verdict Verdict, h Held, w *HeldState, mac string, now time.Time) Reaction {
 	r := Reaction{Held: h}
 	switch verdict {
 	case Repeat:

@@ -126,8 +126,8 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 			d.SetHeld(held)
 		}
 		for watchedAddr, w := range d.HeldStates {
-			if len(w.AnsweredAt) > MaxAnswerers || len(w.Checks) > MaxChecks {
-				t.Errorf("of %s %d stations are remembered, and %d asked", watchedAddr, len(w.AnsweredAt), len(w.Checks))
+			if len(w.LastAnswerByMAC) > MaxAnswerers || len(w.Checks) > MaxChecks {
+				t.Errorf("of %s %d stations are remembered, and %d asked", watchedAddr, len(w.LastAnswerByMAC), len(w.Checks))
 			}
 		}
 	}

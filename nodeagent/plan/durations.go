@@ -8,10 +8,10 @@ const (
 	// defaultValid is the valid lifetime of a Local address: an address that no agent
 	// renews any more fades from the kernel after five minutes.
 	defaultValid = 300 * time.Second
-	// missingPatience bounds for how long the agent withdraws nothing while an Announcement is
+	// missingObjectPatience bounds for how long the agent withdraws nothing while an Announcement is
 	// missing: the manager makes it anew well before, also if another manager has to take
 	// over first.
-	missingPatience = 15 * time.Second
+	missingObjectPatience = 15 * time.Second
 
 	// ReprobeInterval is how long an address for which another station answers is left
 	// alone before the link is asked again.
@@ -27,12 +27,12 @@ const (
 	ProxyPatience = 5 * time.Second
 
 	// An address that something else on the node removes is put back at once, immediateRepairs
-	// times. After that the agent waits for repairGap since the last repair, then for twice as
+	// times. After that the agent waits for minRepairGap since the last repair, then for twice as
 	// long, and so on, for maxRepairGap at most: a program that removes the address whenever it
 	// sees it must not make the agent work, announce and log without pause, and one that looks
 	// every few seconds takes no more from the address than before.
 	immediateRepairs = 5
-	repairGap        = 100 * time.Millisecond
+	minRepairGap     = 100 * time.Millisecond
 	maxRepairGap     = 3 * time.Second
 	// fightFor is for how long an address has to stay until its repairs are forgotten.
 	fightFor = 30 * time.Second
@@ -83,9 +83,9 @@ const (
 	// two probes 100 ms apart that makes 500 ms.
 	silentQuestions = 2
 	silentFor       = 200 * time.Millisecond
-	// aloneFor is how long a node that is alone on its link leaves an address which it has yielded to others,
+	// aloneSilentFor is how long a node that is alone on its link leaves an address which it has yielded to others,
 	// at least: if the manager has not decided by then, it does not work.
-	aloneFor = 30 * time.Second
+	aloneSilentFor = 30 * time.Second
 )
 
 // How much frames make the agent do is bounded, whoever sends them: so many times in a

@@ -26,14 +26,14 @@ type Inputs struct {
 	// Standbys are the node's Announcements with standby, sorted by name, each with the
 	// status that the agent last wanted to report.
 	Standbys []purelbv1.Announcement
-	// IsFirstReported means that the API server has a status of the first Announcement.
-	IsFirstReported bool
+	// IsFirstAnnouncementReported means that the API server has a status of the first Announcement.
+	IsFirstAnnouncementReported bool
 	// IsUpToDate means that the agent knows the objects to be up to date: it has just
 	// listed them at the API server, or its Lease is fresh.
 	IsUpToDate bool
-	// IsOffline means that the objects come from the checkpoint, since the API server
+	// IsFromCheckpoint means that the objects come from the checkpoint, since the API server
 	// has not answered since the agent started.
-	IsOffline bool
+	IsFromCheckpoint bool
 
 	// Observed is what the kernel holds.
 	Observed Observed
@@ -59,9 +59,9 @@ func (in *Inputs) announcesSharedEntries() bool {
 	return false
 }
 
-// SharedEntries returns the CommonAnnouncements that the node is to announce: all of its
+// IncludedCommonAnnouncements returns the CommonAnnouncements that the node is to announce: all of its
 // LBNodeAgent, or none.
-func (in *Inputs) SharedEntries() []purelbv1.CommonAnnouncement {
+func (in *Inputs) IncludedCommonAnnouncements() []purelbv1.CommonAnnouncement {
 	if in.announcesSharedEntries() {
 		return in.CommonAnnouncements
 	}

@@ -57,7 +57,7 @@ func (p *Plan) keepUndesired(settings Settings) {
 
 // keepForMissingObjects notes which objects ask for addresses, and since when such an object has
 // been missing, and returns for how long the agent is to withdraw nothing; 0 if no object is
-// missing, or none has been missing for less than missingPatience.
+// missing, or none has been missing for less than missingObjectPatience.
 //
 // The manager empties an Announcement before it deletes it, so an object that is gone while
 // it asked for addresses was deleted by mistake, while the API server's policy was off: the
@@ -82,8 +82,8 @@ func (m *Memory) keepForMissingObjects(in *Inputs) time.Duration {
 		if since.IsZero() {
 			since = in.Now
 		}
-		left := since.Add(missingPatience).Sub(in.Now)
-		if left <= 0 || left > missingPatience { // the clock was set back
+		left := since.Add(missingObjectPatience).Sub(in.Now)
+		if left <= 0 || left > missingObjectPatience { // the clock was set back
 			delete(missing, id)
 			continue
 		}

@@ -37,8 +37,8 @@ func (a Additions) gap() time.Duration {
 	if !a.isFight() {
 		return 0
 	}
-	const most = 10 // so often doubled, repairGap is above maxRepairGap, and does not overflow
-	return min(repairGap<<min(a.Count-immediateRepairs-1, most), maxRepairGap)
+	const most = 10 // so often doubled, minRepairGap is above maxRepairGap, and does not overflow
+	return min(minRepairGap<<min(a.Count-immediateRepairs-1, most), maxRepairGap)
 }
 
 // paceRepairs makes an address wait that something removes again and again, and makes its Result

@@ -39,7 +39,7 @@ type YieldedAddress struct {
 func (y YieldedAddress) IsSilent(now time.Time) bool {
 	enough := silentFor
 	if y.YieldedAlone {
-		enough = aloneFor
+		enough = aloneSilentFor
 	}
 	return y.Unanswered >= silentQuestions && now.Sub(y.AnsweredAt) >= enough
 }
