@@ -274,11 +274,11 @@ func (d *defender) hear(ctx context.Context, iface string, m neigh.Message) {
 // carryOut does what a Reaction says. The caller holds the lock.
 func (d *defender) carryOut(ctx context.Context, r plan.Reaction) {
 	addr, iface := r.Held.Prefix.Addr(), r.Held.Interface
-	if r.Contested != "" {
+	if r.NewRival != "" {
 		d.metrics.conflicts.Inc()
 		if r.MayLog {
 			log.FromContext(ctx).Info(
-				"Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.Contested,
+				"Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.NewRival,
 			)
 		}
 		d.wakeWorker(ctx)

@@ -128,15 +128,15 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 func (c *Conclusion) noteRivals(
 	rivals map[netip.Addr]Rival, results map[netip.Addr]Result, resultOf func(netip.Addr) Result,
 ) {
-	for addr, contest := range rivals {
+	for addr, rival := range rivals {
 		result := resultOf(addr)
 		if result.State != purelbv1.StateAnnounced {
 			continue
 		}
-		c.DecideIn = ShorterWait(c.DecideIn, contest.Left)
-		result.MAC, result.Reason = contest.MAC, ReasonContested
+		c.DecideIn = ShorterWait(c.DecideIn, rival.Left)
+		result.MAC, result.Reason = rival.MAC, ReasonContested
 		result.Message = fmt.Sprintf(
-			"%s on %s claims the address, too; find out which device that is", contest.MAC, result.Interface,
+			"%s on %s claims the address, too; find out which device that is", rival.MAC, result.Interface,
 		)
 		results[addr] = result
 	}

@@ -78,20 +78,20 @@ func TestHeldAndAnnounced(t *testing.T) {
 }
 
 // The status says which station claims an announced address, too. The agent decides again when the
-// first contest is over.
-func TestContestsAreReported(t *testing.T) {
+// first claim is over.
+func TestRivalsAreReported(t *testing.T) {
 	t.Parallel()
 	in := inputsFor(virtual("198.51.100.1", 32), virtual("198.51.100.2", 32), local("192.0.2.1", 24, leaving))
-	contests := map[netip.Addr]Rival{
+	rivals := map[netip.Addr]Rival{
 		netip.MustParseAddr("198.51.100.1"): {MAC: stranger, Left: 20 * time.Second},
 		netip.MustParseAddr("198.51.100.2"): {MAC: otherStranger, Left: 10 * time.Second},
 		heldAddr:                            {MAC: stranger, Left: time.Second}, // not announced
 	}
 	for i := range 20 { // not desired
-		contests[nth(i)] = Rival{MAC: stranger, Left: time.Second}
+		rivals[nth(i)] = Rival{MAC: stranger, Left: time.Second}
 	}
 	for range 5 { // in whatever order
-		_, conclusion := conclude(in, Outcomes{Rivals: contests})
+		_, conclusion := conclude(in, Outcomes{Rivals: rivals})
 		if conclusion.DecideIn != 10*time.Second {
 			t.Errorf("decides again in %s, want 10 s", conclusion.DecideIn)
 		}

@@ -149,11 +149,11 @@ func (d *Defence) Sender(iface string, addr netip.Addr) netip.Addr {
 
 // Rivals returns the claims of held addresses that were heard lately.
 func (d *Defence) Rivals(now time.Time) map[netip.Addr]Rival {
-	contests := map[netip.Addr]Rival{}
+	rivals := map[netip.Addr]Rival{}
 	for addr, w := range d.HeldStates {
 		if left := RivalFor - now.Sub(w.RivalClaimedAt); !w.RivalClaimedAt.IsZero() && left > 0 {
-			contests[addr] = Rival{MAC: w.Rival, Left: left}
+			rivals[addr] = Rival{MAC: w.Rival, Left: left}
 		}
 	}
-	return contests
+	return rivals
 }

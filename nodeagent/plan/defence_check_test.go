@@ -24,17 +24,17 @@ func TestClaimantIsAskedThreeTimes(t *testing.T) {
 		var got []string
 		for after, isOver := time.Duration(0), false; !isOver; {
 			step := d.NextCheckStep(r.Check, begin.Add(after))
-			got = append(got, fmt.Sprintf("ask %v, next in %s, contested %q", step.Ask, step.Next, step.Reaction.Contested))
+			got = append(got, fmt.Sprintf("ask %v, next in %s, new rival %q", step.Ask, step.Next, step.Reaction.NewRival))
 			after, isOver = after+step.Next, step.Next == 0
 		}
-		contested := ""
+		newRival := ""
 		if isClaimant {
-			contested = stranger
+			newRival = stranger
 		}
 		want := []string{
-			`ask true, next in 20ms, contested ""`, `ask true, next in 20ms, contested ""`,
-			`ask true, next in 100ms, contested ""`,
-			fmt.Sprintf("ask false, next in 0s, contested %q", contested),
+			`ask true, next in 20ms, new rival ""`, `ask true, next in 20ms, new rival ""`,
+			`ask true, next in 100ms, new rival ""`,
+			fmt.Sprintf("ask false, next in 0s, new rival %q", newRival),
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("claimant %v: %q, want %q", isClaimant, got, want)
@@ -184,7 +184,7 @@ func TestAnswerersAreRemembered(t *testing.T) {
 		{"goes on, and falls silent", []time.Duration{5 * time.Second, 12 * time.Second}, true},
 	} {
 		d := holding(heldOn("eth0", heldAddr))
-		if r := hearAnswer(d, stranger, fresh, 0); r.Check != nil || r.Claim || r.Contested != "" {
+		if r := hearAnswer(d, stranger, fresh, 0); r.Check != nil || r.Claim || r.NewRival != "" {
 			t.Errorf("%s: the fresh agent: %+v", c.name, r)
 		}
 		var r Reaction

@@ -41,7 +41,7 @@ func TestHolderYieldsToHigherEpoch(t *testing.T) {
 		for range checkTries + 1 {
 			step = d.NextCheckStep(check, begin)
 		}
-		if _, isHeld := d.Held[heldAddr]; !isHeld || step.Reaction.Contested != higherMAC {
+		if _, isHeld := d.Held[heldAddr]; !isHeld || step.Reaction.NewRival != higherMAC {
 			t.Errorf("fresh %v: it does not answer: held %v, %+v", isFresh, isHeld, step)
 		}
 	}
@@ -73,9 +73,9 @@ func TestProvisionalClaim(t *testing.T) {
 			d.NoteAsked(heldAddr, begin.Add(late))
 			r, got := hear(d, c.frame, isFresh, late), "nothing"
 			switch {
-			case r.Claim && r.Check == nil && r.Contested == "":
+			case r.Claim && r.Check == nil && r.NewRival == "":
 				got = "claims"
-			case r.Check != nil && !r.Claim && r.Contested == "":
+			case r.Check != nil && !r.Claim && r.NewRival == "":
 				got = "checks"
 			}
 			if got != c.want {

@@ -32,9 +32,9 @@ type Reaction struct {
 	// none.
 	Check       *Check
 	CheckWithin time.Duration
-	// Contested is the MAC of a station that has begun to claim the address, and is to be
-	// reported; empty for none.
-	Contested string
+	// NewRival is the MAC of a station that has begun to claim the address, and is to be
+	// reported; empty for none. See Rival.
+	NewRival string
 	// Report means that there is something to report.
 	Report bool
 	// MayLog means that the rate of log lines allows another.
@@ -130,7 +130,7 @@ func (d *Defence) noteRival(r *Reaction, w *HeldState, mac string, now time.Time
 	}
 	if isFirst || mac != w.Rival {
 		w.RivalSince = now
-		r.Contested, r.MayLog = mac, d.logs.AllowN(now, 1)
+		r.NewRival, r.MayLog = mac, d.logs.AllowN(now, 1)
 	}
 	w.Rival, w.RivalClaimedAt = mac, now
 }

@@ -97,7 +97,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		reactions = append(
 			reactions,
 			fmt.Sprintf(
-				"%s %s claim %v yield %q check %v contested %q", addr, mac, r.Claim, r.YieldTo, r.Check != nil, r.Contested,
+				"%s %s claim %v yield %q check %v new rival %q", addr, mac, r.Claim, r.YieldTo, r.Check != nil, r.NewRival,
 			),
 		)
 		if r.Check != nil {

@@ -207,7 +207,7 @@ func TestClaimIsRepeatedAgainstThePreviousHolder(t *testing.T) {
 		want  bool
 	}{{0, true}, {time.Second - 1, false}, {time.Second, true}} {
 		r := hear(d, requestOf(previous), fresh, c.after)
-		if r.Claim != c.want || r.Contested != "" || r.Check != nil {
+		if r.Claim != c.want || r.NewRival != "" || r.Check != nil {
 			t.Errorf("after %s: %+v, want Claim %v and nothing else", c.after, r, c.want)
 		}
 	}
@@ -221,11 +221,11 @@ func TestClaimIsRepeatedAgainstThePreviousHolder(t *testing.T) {
 	if r := d.Hear("eth0", answerOf(previous), notFresh, true, begin.Add(12*time.Second)); !r.Claim {
 		t.Errorf("the previous holder is the gateway, and the agent is not fresh: %+v, want a Claim", r)
 	}
-	if r := hear(d, requestOf(stranger), fresh, 20*time.Second); r.Contested != stranger {
+	if r := hear(d, requestOf(stranger), fresh, 20*time.Second); r.NewRival != stranger {
 		t.Errorf("a stranger claims the address meanwhile: %+v", r)
 	}
-	if r := hear(d, requestOf(previous), fresh, 300*time.Second); r.Contested != previous {
-		t.Errorf("the previous holder after five minutes: %+v, want that it contests the address", r)
+	if r := hear(d, requestOf(previous), fresh, 300*time.Second); r.NewRival != previous {
+		t.Errorf("the previous holder after five minutes: %+v, want that it is a new rival", r)
 	}
 }
 
@@ -255,16 +255,16 @@ func TestAttackClaimsAreBounded(t *testing.T) {
 	}
 }
 
-func TestContests(t *testing.T) {
+func TestRivals(t *testing.T) {
 	t.Parallel()
 	d := holding(heldOn("eth0", heldAddr), heldOn("eth0", nth(1)))
 	for _, c := range []struct {
-		name      string
-		mac       string
-		after     time.Duration
-		contested string        // reported now
-		rival     string        // in the status
-		left      time.Duration // in the status, from now
+		name     string
+		mac      string
+		after    time.Duration
+		newRival string        // reported now
+		rival    string        // in the status
+		left     time.Duration // in the status, from now
 	}{
 		{"first claim", stranger, 0, stranger, stranger, 30 * time.Second},
 		{"again", stranger, 5 * time.Second, "", stranger, 30 * time.Second},
@@ -274,12 +274,12 @@ func TestContests(t *testing.T) {
 		{"begins again after silence", otherStranger, 70*time.Second + 1, otherStranger, otherStranger, 30 * time.Second},
 	} {
 		r := hear(d, announcementOf(c.mac), fresh, c.after)
-		if r.Contested != c.contested || r.MayLog != (c.contested != "") {
-			t.Errorf("%s: reports %q, may log %v, want %q", c.name, r.Contested, r.MayLog, c.contested)
+		if r.NewRival != c.newRival || r.MayLog != (c.newRival != "") {
+			t.Errorf("%s: reports %q, may log %v, want %q", c.name, r.NewRival, r.MayLog, c.newRival)
 		}
 		want := map[netip.Addr]Rival{heldAddr: {MAC: c.rival, Left: c.left}}
 		if diff := cmp.Diff(want, d.Rivals(begin.Add(c.after)), compareDecisions); diff != "" {
-			t.Errorf("%s: contests (-want +got):\n%s", c.name, diff)
+			t.Errorf("%s: rivals (-want +got):\n%s", c.name, diff)
 		}
 	}
 	last := 70*time.Second + 1
@@ -294,10 +294,10 @@ func TestContests(t *testing.T) {
 func TestFramesByOtherInterfacesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	d := holding(heldOn("eth0", heldAddr))
-	if r := d.Hear("eth1", announcementOf(stranger), fresh, false, begin); r.Claim || r.Contested != "" {
+	if r := d.Hear("eth1", announcementOf(stranger), fresh, false, begin); r.Claim || r.NewRival != "" {
 		t.Errorf("by another interface: %+v", r)
 	}
-	if r := hear(d, announcementOf(stranger), fresh, 0); !r.Claim || r.Contested == "" || r.Held.Epoch != 3 {
+	if r := hear(d, announcementOf(stranger), fresh, 0); !r.Claim || r.NewRival == "" || r.Held.Epoch != 3 {
 		t.Errorf("by its interface: %+v", r)
 	}
 }
