@@ -136,17 +136,17 @@ func (l *Liveness) observeLease(obj any) {
 	if s := lease.Spec.LeaseDurationSeconds; s != nil {
 		duration = time.Duration(*s) * time.Second
 	}
-	f, known := l.leases[node]
+	observed, known := l.leases[node]
 	if !known {
-		f = &observedLease{node: node}
-		l.leases[node] = f
+		observed = &observedLease{node: node}
+		l.leases[node] = observed
 	}
-	f.duration = duration
-	if !f.renewTime.Equal(lease.Spec.RenewTime.Time) {
+	observed.duration = duration
+	if !observed.renewTime.Equal(lease.Spec.RenewTime.Time) {
 		l.noteHeard()
-		f.renewTime, f.countsFrom = lease.Spec.RenewTime.Time, l.heardAt
+		observed.renewTime, observed.countsFrom = lease.Spec.RenewTime.Time, l.heardAt
 	}
-	l.signalChange(f)
+	l.signalChange(observed)
 }
 
 // noteHeard notes that this process has heard of a renewal. After a quiet each Lease that had not expired lasts
@@ -154,9 +154,9 @@ func (l *Liveness) observeLease(obj any) {
 func (l *Liveness) noteHeard() {
 	now := l.now()
 	if l.measuredAt().Before(now) {
-		for _, f := range l.leases {
-			if l.livenessBy(f) != placement.Expired {
-				f.countsFrom = now
+		for _, observed := range l.leases {
+			if l.livenessBy(observed) != placement.Expired {
+				observed.countsFrom = now
 			}
 		}
 	}
@@ -180,11 +180,11 @@ func (l *Liveness) forgetLease(obj any) {
 func (l *Liveness) LivenessOf(node string) placement.Liveness {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f, known := l.leases[node]
+	observed, known := l.leases[node]
 	if !known {
 		return placement.Expired
 	}
-	return l.livenessBy(f)
+	return l.livenessBy(observed)
 }
 
 // SetHeartbeats sets how often the agent of each node is to renew its Lease.
@@ -215,8 +215,8 @@ func (l *Liveness) leaseLimitOf(node string) leaseLimit {
 }
 
 // leaseDurationOf returns how long the Lease of an agent lasts at a time.
-func (l *Liveness) leaseDurationOf(f *observedLease, now time.Time) time.Duration {
-	return min(f.duration, l.leaseLimitOf(f.node).at(now))
+func (l *Liveness) leaseDurationOf(observed *observedLease, now time.Time) time.Duration {
+	return min(observed.duration, l.leaseLimitOf(observed.node).at(now))
 }
 
 // measuredAt returns the time by which Leases expire: now, or when a quiet began that has not ended.
@@ -234,17 +234,17 @@ func (l *Liveness) SilentFor(node string) time.Duration {
 	const always = 1<<63 - 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f, known := l.leases[node]
+	observed, known := l.leases[node]
 	if !known {
 		return always
 	}
-	return l.measuredAt().Sub(f.countsFrom)
+	return l.measuredAt().Sub(observed.countsFrom)
 }
 
 // livenessBy judges an agent by its Lease, as it is now.
-func (l *Liveness) livenessBy(f *observedLease) placement.Liveness {
-	duration := l.leaseDurationOf(f, l.now())
-	switch age := l.measuredAt().Sub(f.countsFrom); {
+func (l *Liveness) livenessBy(observed *observedLease) placement.Liveness {
+	duration := l.leaseDurationOf(observed, l.now())
+	switch age := l.measuredAt().Sub(observed.countsFrom); {
 	case age >= duration:
 		return placement.Expired
 	case age >= duration*2/3:
@@ -254,13 +254,13 @@ func (l *Liveness) livenessBy(f *observedLease) placement.Liveness {
 }
 
 // signalChange signals once that the liveness of an agent has changed.
-func (l *Liveness) signalChange(f *observedLease) {
-	now := l.livenessBy(f)
-	if now == f.signalledLiveness {
+func (l *Liveness) signalChange(observed *observedLease) {
+	now := l.livenessBy(observed)
+	if now == observed.signalledLiveness {
 		return
 	}
-	hadExpired := f.signalledLiveness == placement.Expired
-	f.signalledLiveness = now
+	hadExpired := observed.signalledLiveness == placement.Expired
+	observed.signalledLiveness = now
 	pacing.Signal(l.changes)
 	if hadExpired != (now == placement.Expired) {
 		pacing.Signal(l.expiries)
@@ -285,8 +285,8 @@ func (l *Liveness) Start(ctx context.Context) error {
 func (l *Liveness) SignalChanges() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, f := range l.leases {
-		l.signalChange(f)
+	for _, observed := range l.leases {
+		l.signalChange(observed)
 	}
 }
 

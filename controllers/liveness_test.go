@@ -288,8 +288,8 @@ func TestExpiries(t *testing.T) {
 				},
 			})
 		}
-		for _, f := range l.leases {
-			l.signalChange(f)
+		for _, observed := range l.leases {
+			l.signalChange(observed)
 		}
 		got := false
 		select {

@@ -63,38 +63,38 @@ func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan
 }
 
 // applyOperation changes one address in the kernel.
-func (r *application) applyOperation(ctx context.Context, op plan.Operation) error {
+func (a *application) applyOperation(ctx context.Context, op plan.Operation) error {
 	switch {
 	case op.Kind == plan.Remove && op.Desired == nil:
-		return r.withdraw(ctx, op)
-	case r.failed[op.Address.Prefix.Addr()]:
+		return a.withdraw(ctx, op)
+	case a.failed[op.Address.Prefix.Addr()]:
 		return nil
 	case op.Kind == plan.Remove:
-		return r.removeOutdated(ctx, op)
+		return a.removeOutdated(ctx, op)
 	case op.Kind == plan.Renew:
-		return r.renew(op)
+		return a.renew(op)
 	case op.Kind == plan.Replace:
-		return r.replace(op)
+		return a.replace(op)
 	}
-	return r.add(ctx, op)
+	return a.add(ctx, op)
 }
 
 // remove removes an address from its interface.
-func (r *application) remove(ctx context.Context, op plan.Operation) error {
-	r.announcer.cancel(op.Address.Interface, op.Address.Prefix.Addr())
-	if err := r.Kernel.Remove(op.Address); err != nil {
+func (a *application) remove(ctx context.Context, op plan.Operation) error {
+	a.announcer.cancel(op.Address.Interface, op.Address.Prefix.Addr())
+	if err := a.Kernel.Remove(op.Address); err != nil {
 		return err
 	}
-	r.Metrics.withdrawals.Inc()
+	a.Metrics.withdrawals.Inc()
 	log.FromContext(ctx).Info("Withdrew", "address", op.Address.Prefix, "interface", op.Address.Interface)
 	return nil
 }
 
 // withdraw removes an address that is not desired.
-func (r *application) withdraw(ctx context.Context, op plan.Operation) error {
-	err := r.remove(ctx, op)
+func (a *application) withdraw(ctx context.Context, op plan.Operation) error {
+	err := a.remove(ctx, op)
 	if err != nil {
-		r.outcomes.Stranded[op.Address.Prefix.Addr()] = plan.StillAnnouncedResult(
+		a.outcomes.Stranded[op.Address.Prefix.Addr()] = plan.StillAnnouncedResult(
 			&plan.Desired{Interface: op.Address.Interface}, plan.ReasonWithdrawFailed, err,
 		)
 	}
@@ -103,92 +103,92 @@ func (r *application) withdraw(ctx context.Context, op plan.Operation) error {
 
 // removeOutdated removes an address that is desired elsewhere, with another mask, or not
 // before it is claimed again.
-func (r *application) removeOutdated(ctx context.Context, op plan.Operation) error {
-	err := r.remove(ctx, op)
+func (a *application) removeOutdated(ctx context.Context, op plan.Operation) error {
+	err := a.remove(ctx, op)
 	if err == nil {
 		return nil
 	}
 	addr := op.Desired.Addr
-	r.failed[addr] = true
-	r.outcomes.Results[addr] = plan.FailedResult(op.Desired, plan.ReasonWithdrawFailed, err)
-	if r.added[addr] { // the node has the address as desired, and as it was
-		r.outcomes.Results[addr] = plan.StillAnnouncedResult(op.Desired, plan.ReasonWithdrawFailed, err)
+	a.failed[addr] = true
+	a.outcomes.Results[addr] = plan.FailedResult(op.Desired, plan.ReasonWithdrawFailed, err)
+	if a.added[addr] { // the node has the address as desired, and as it was
+		a.outcomes.Results[addr] = plan.StillAnnouncedResult(op.Desired, plan.ReasonWithdrawFailed, err)
 	}
 	return err
 }
 
 // changeUnlessYielded changes an address that the node is to have, unless the agent has yielded it:
 // then it notes the Result. Nothing yields the address meanwhile.
-func (r *application) changeUnlessYielded(op plan.Operation, change func() error) (isDone bool, err error) {
+func (a *application) changeUnlessYielded(op plan.Operation, change func() error) (isDone bool, err error) {
 	if op.Desired == nil {
 		return true, change()
 	}
-	result, isDone, err := r.defender.changeUnlessYielded(op.Desired, op.Reclaim, change)
+	result, isDone, err := a.defender.changeUnlessYielded(op.Desired, op.Reclaim, change)
 	if !isDone {
-		r.outcomes.Results[op.Desired.Addr] = result
+		a.outcomes.Results[op.Desired.Addr] = result
 	}
 	return isDone, err
 }
 
 // isRenewalTimeOver reports whether the renewals that are left, the last operations, are for the next
 // sync. At least one address is renewed.
-func (r *application) isRenewalTimeOver() bool {
-	if r.renewalsBegan.IsZero() {
-		r.renewalsBegan = r.Tasks.Now()
+func (a *application) isRenewalTimeOver() bool {
+	if a.renewalsBegan.IsZero() {
+		a.renewalsBegan = a.Tasks.Now()
 	}
-	return r.Tasks.Now().Sub(r.renewalsBegan) >= renewalBudget
+	return a.Tasks.Now().Sub(a.renewalsBegan) >= renewalBudget
 }
 
-func (r *application) renew(op plan.Operation) error {
-	isDone, err := r.changeUnlessYielded(op, func() error { return r.Kernel.Renew(op.Address) })
+func (a *application) renew(op plan.Operation) error {
+	isDone, err := a.changeUnlessYielded(op, func() error { return a.Kernel.Renew(op.Address) })
 	switch {
 	case !isDone:
 		return nil
 	case err == nil:
-		r.Metrics.renewals.Inc()
+		a.Metrics.renewals.Inc()
 	case op.Desired != nil:
-		r.outcomes.Results[op.Desired.Addr] = plan.StillAnnouncedResult(op.Desired, plan.ReasonRenewFailed, err)
+		a.outcomes.Results[op.Desired.Addr] = plan.StillAnnouncedResult(op.Desired, plan.ReasonRenewFailed, err)
 	}
 	return err
 }
 
-func (r *application) replace(op plan.Operation) error {
-	isDone, err := r.changeUnlessYielded(op, func() error { return r.Kernel.Replace(op.Replaced, op.Address) })
+func (a *application) replace(op plan.Operation) error {
+	isDone, err := a.changeUnlessYielded(op, func() error { return a.Kernel.Replace(op.Replaced, op.Address) })
 	if isDone && err != nil {
-		r.outcomes.Results[op.Desired.Addr] = plan.FailedResult(op.Desired, plan.ReasonAddFailed, err)
+		a.outcomes.Results[op.Desired.Addr] = plan.FailedResult(op.Desired, plan.ReasonAddFailed, err)
 	}
 	return err
 }
 
 // add adds an address, and announces it to the link.
-func (r *application) add(ctx context.Context, op plan.Operation) error {
+func (a *application) add(ctx context.Context, op plan.Operation) error {
 	d := op.Desired
 	switch {
-	case r.outcomes.VirtualErr != nil && r.decision.IsVirtualMissing && d.Interface == r.decision.EnsureVirtual:
-		r.outcomes.Results[d.Addr] = plan.InterfaceMissingResult(d)
+	case a.outcomes.VirtualErr != nil && a.decision.IsVirtualMissing && d.Interface == a.decision.EnsureVirtual:
+		a.outcomes.Results[d.Addr] = plan.InterfaceMissingResult(d)
 		return nil
-	case op.AwaitProxy && r.isProxyBehind(ctx, d):
-		r.outcomes.Results[d.Addr] = plan.WaitingForProxyResult(d)
+	case op.AwaitProxy && a.isProxyBehind(ctx, d):
+		a.outcomes.Results[d.Addr] = plan.WaitingForProxyResult(d)
 		return nil
 	}
-	isDone, err := r.changeUnlessYielded(op, func() error { return r.Kernel.Add(op.Address) })
+	isDone, err := a.changeUnlessYielded(op, func() error { return a.Kernel.Add(op.Address) })
 	if !isDone {
 		return nil
 	}
 	if err != nil {
-		r.failed[d.Addr] = true // the outdated address stays
-		r.outcomes.Results[d.Addr] = plan.FailedResult(d, plan.ReasonAddFailed, err)
+		a.failed[d.Addr] = true // the outdated address stays
+		a.outcomes.Results[d.Addr] = plan.FailedResult(d, plan.ReasonAddFailed, err)
 		return err
 	}
-	r.added[d.Addr] = true
-	r.Metrics.additions.Inc()
-	if settings := r.decision.Settings.Announce; op.Announce && settings.IsEnabled {
-		r.announcer.schedule(d.Interface, d.Addr, settings)
-		r.defender.noteAdded(d)
+	a.added[d.Addr] = true
+	a.Metrics.additions.Inc()
+	if settings := a.decision.Settings.Announce; op.Announce && settings.IsEnabled {
+		a.announcer.schedule(d.Interface, d.Addr, settings)
+		a.defender.noteAdded(d)
 	}
 	log.FromContext(ctx).Info("Announcing", "address", op.Address.Prefix, "interface", d.Interface, "services", d.Services)
 	if !d.SilentSince.IsZero() {
-		r.Metrics.failover.Observe(r.Tasks.Now().Sub(d.SilentSince).Seconds())
+		a.Metrics.failover.Observe(a.Tasks.Now().Sub(d.SilentSince).Seconds())
 	}
 	return nil
 }

@@ -76,21 +76,21 @@ type acceptedGroups struct {
 }
 
 // withGroup returns x and one more group.
-func (x acceptedGroups) withGroup(group *Group) acceptedGroups {
+func (a acceptedGroups) withGroup(group *Group) acceptedGroups {
 	if group.IsExternal() {
-		return acceptedGroups{x.pools, append(slices.Clone(x.external), group)}
+		return acceptedGroups{a.pools, append(slices.Clone(a.external), group)}
 	}
-	return acceptedGroups{x.pools.withGroup(group), x.external}
+	return acceptedGroups{a.pools.withGroup(group), a.external}
 }
 
 // groupOverlapping returns an accepted group that must not have addresses in common with
 // range r of a group, and has, and its range.
-func (x acceptedGroups) groupOverlapping(group *Group, r Range) (name string, theirs Range, found bool) {
-	name, theirs, found = x.pools.groupOverlapping(r)
+func (a acceptedGroups) groupOverlapping(group *Group, r Range) (name string, theirs Range, found bool) {
+	name, theirs, found = a.pools.groupOverlapping(r)
 	if found || group.IsExternal() {
 		return name, theirs, found
 	}
-	for _, other := range x.external {
+	for _, other := range a.external {
 		if theirs, found := other.rangeOverlapping(r); found {
 			return other.Name, theirs, true
 		}
@@ -112,30 +112,30 @@ func compareFirstAddress(a, b acceptedRange) int {
 }
 
 // withGroup returns x and the ranges of one more group.
-func (x acceptedRanges) withGroup(group *Group) acceptedRanges {
+func (a acceptedRanges) withGroup(group *Group) acceptedRanges {
 	more := make(acceptedRanges, len(group.Ranges))
 	for i := range group.Ranges {
 		more[i] = acceptedRange{&group.Ranges[i], group.Name}
 	}
 	slices.SortFunc(more, compareFirstAddress)
-	merged := make(acceptedRanges, 0, len(x)+len(more))
-	for len(x) > 0 && len(more) > 0 {
-		first := &x
-		if compareFirstAddress(more[0], x[0]) < 0 {
+	merged := make(acceptedRanges, 0, len(a)+len(more))
+	for len(a) > 0 && len(more) > 0 {
+		first := &a
+		if compareFirstAddress(more[0], a[0]) < 0 {
 			first = &more
 		}
 		merged, *first = append(merged, (*first)[0]), (*first)[1:]
 	}
-	return append(append(merged, x...), more...)
+	return append(append(merged, a...), more...)
 }
 
 // groupOverlapping returns a group that has addresses in common with r, and its range.
 // Of several groups it returns the first by name.
-func (x acceptedRanges) groupOverlapping(r Range) (name string, theirs Range, found bool) {
+func (a acceptedRanges) groupOverlapping(r Range) (name string, theirs Range, found bool) {
 	start, _ := slices.BinarySearchFunc(
-		x, r.Addrs.From(), func(a acceptedRange, from netip.Addr) int { return a.r.Addrs.To().Compare(from) },
+		a, r.Addrs.From(), func(a acceptedRange, from netip.Addr) int { return a.r.Addrs.To().Compare(from) },
 	)
-	for _, a := range x[start:] {
+	for _, a := range a[start:] {
 		if r.Addrs.To().Less(a.r.Addrs.From()) {
 			break
 		}
@@ -147,7 +147,7 @@ func (x acceptedRanges) groupOverlapping(r Range) (name string, theirs Range, fo
 }
 
 // judge parses one group and compares it with the groups accepted before.
-func (x acceptedGroups) judge(sg *v1.ServiceGroup) *Verdict {
+func (a acceptedGroups) judge(sg *v1.ServiceGroup) *Verdict {
 	group, warnings, errs := ParseGroup(sg)
 	v := &Verdict{
 		Group: group, Warnings: warnings, Reason: v1.ReasonAccepted, Message: countOf(len(group.Ranges), "range"),
@@ -160,7 +160,7 @@ func (x acceptedGroups) judge(sg *v1.ServiceGroup) *Verdict {
 		return v
 	}
 	for _, r := range group.Ranges {
-		if other, theirs, overlaps := x.groupOverlapping(&group, r); overlaps {
+		if other, theirs, overlaps := a.groupOverlapping(&group, r); overlaps {
 			errs = append(errs, field.Invalid(r.Path, r.PoolText,
 				fmt.Sprintf("range %s overlaps range %s of ServiceGroup %s, which has these addresses already", r, theirs, other)))
 		}

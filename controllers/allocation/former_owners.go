@@ -32,46 +32,46 @@ type FormerOwner struct {
 	ReleasedAt time.Time
 }
 
-func (h FormerOwner) namespace() string {
-	namespace, _, _ := strings.Cut(h.Service, "/")
+func (o FormerOwner) namespace() string {
+	namespace, _, _ := strings.Cut(o.Service, "/")
 	return namespace
 }
 
 // Add notes that a Service that had addresses was deleted. What a Service of its name had before is
 // forgotten. Beyond MaxFormerOwners the oldest one of the namespace with the most is forgotten: who
 // makes and deletes Services without end displaces nobody else's.
-func (l FormerOwners) Add(service string, addrs []netip.Addr, now time.Time) {
-	for a := range l {
-		l.forget(a, func(h FormerOwner) bool { return h.Service == service })
+func (f FormerOwners) Add(service string, addrs []netip.Addr, now time.Time) {
+	for a := range f {
+		f.forget(a, func(o FormerOwner) bool { return o.Service == service })
 	}
 	for _, a := range addrs {
-		l[a] = append(l[a], FormerOwner{service, now})
+		f[a] = append(f[a], FormerOwner{service, now})
 	}
-	for l.count() > MaxFormerOwners {
-		l.forgetOldestOfLargest()
+	for f.count() > MaxFormerOwners {
+		f.forgetOldestOfLargest()
 	}
 }
 
-func (l FormerOwners) count() int {
+func (f FormerOwners) count() int {
 	n := 0
-	for _, owners := range l {
+	for _, owners := range f {
 		n += len(owners)
 	}
 	return n
 }
 
 // forgetOldestOfLargest forgets the oldest owner of the namespace that has the most.
-func (l FormerOwners) forgetOldestOfLargest() {
+func (f FormerOwners) forgetOldestOfLargest() {
 	type candidate struct {
 		address netip.Addr
 		FormerOwner
 	}
 	var all []candidate
 	count := map[string]int{}
-	for a, owners := range l {
-		for _, h := range owners {
-			all = append(all, candidate{a, h})
-			count[h.namespace()]++
+	for a, owners := range f {
+		for _, o := range owners {
+			all = append(all, candidate{a, o})
+			count[o.namespace()]++
 		}
 	}
 	oldest := slices.MinFunc(all, func(x, y candidate) int {
@@ -80,14 +80,14 @@ func (l FormerOwners) forgetOldestOfLargest() {
 			cmp.Compare(x.Service, y.Service), x.address.Compare(y.address),
 		)
 	})
-	l.forget(oldest.address, func(h FormerOwner) bool { return h == oldest.FormerOwner })
+	f.forget(oldest.address, func(o FormerOwner) bool { return o == oldest.FormerOwner })
 }
 
 // forget forgets owners of an address.
-func (l FormerOwners) forget(a netip.Addr, isForgotten func(FormerOwner) bool) {
-	l[a] = slices.DeleteFunc(l[a], isForgotten)
-	if len(l[a]) == 0 {
-		delete(l, a)
+func (f FormerOwners) forget(a netip.Addr, isForgotten func(FormerOwner) bool) {
+	f[a] = slices.DeleteFunc(f[a], isForgotten)
+	if len(f[a]) == 0 {
+		delete(f, a)
 	}
 }
 
@@ -96,8 +96,8 @@ func (l FormerOwners) forget(a netip.Addr, isForgotten func(FormerOwner) bool) {
 func (d *decision) formerAddress(group *Group, s slot) (netip.Addr, bool) {
 	var found netip.Addr
 	for a, owners := range d.FormerOwners {
-		isFormer := slices.ContainsFunc(owners, func(h FormerOwner) bool {
-			return h.Service == d.String() && d.isRecent(group, h)
+		isFormer := slices.ContainsFunc(owners, func(o FormerOwner) bool {
+			return o.Service == d.String() && d.isRecent(group, o)
 		})
 		if isFormer && s.contains(a) && d.canTake(group, a) && (!found.IsValid() || a.Less(found)) {
 			found = a
@@ -118,17 +118,17 @@ func (d *decision) hasFormerAddressIn(v *Verdict) bool {
 // back. It is zero if none is awaited.
 func (d *decision) awaitedSince(group *Group, a netip.Addr) time.Time {
 	var since time.Time
-	for _, h := range d.FormerOwners[a] {
-		if h.Service != d.String() && d.isRecent(group, h) && h.ReleasedAt.After(since) {
-			since = h.ReleasedAt
+	for _, o := range d.FormerOwners[a] {
+		if o.Service != d.String() && d.isRecent(group, o) && o.ReleasedAt.After(since) {
+			since = o.ReleasedAt
 		}
 	}
 	return since
 }
 
 // isRecent reports whether a Service was deleted so recently that its address is left to it.
-func (d *decision) isRecent(group *Group, h FormerOwner) bool {
-	return d.Now.Sub(h.ReleasedAt) < group.StickyFor
+func (d *decision) isRecent(group *Group, o FormerOwner) bool {
+	return d.Now.Sub(o.ReleasedAt) < group.StickyFor
 }
 
 // parseStickyFor returns for how long a group leaves an address to the deleted Service that had it.

@@ -161,9 +161,9 @@ func TestAttackLastHolders(t *testing.T) {
 		if len(all) == 0 {
 			t.Error("an address without a holder")
 		}
-		for _, h := range all {
+		for _, o := range all {
 			n++
-			if h.Service == "gold/web" {
+			if o.Service == "gold/web" {
 				kept++
 			}
 		}

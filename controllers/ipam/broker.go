@@ -178,7 +178,7 @@ func (b *Broker) newRequestState(owner Owner, now time.Time) *requestState {
 	return &requestState{owner: owner, since: now, schedule: newSchedule(now, b.newJobBackoff())}
 }
 
-func (c *requestState) hasAddress() bool { return c.isAnswered && c.offer.Reason == "" }
+func (s *requestState) hasAddress() bool { return s.isAnswered && s.offer.Reason == "" }
 
 type releaseKey struct {
 	group   string
@@ -256,10 +256,10 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 	now := b.Now()
 	b.dropRepairs(group) // the next comparison finds them
 	b.groups[group] = b.newGroupState(config, now)
-	for key, c := range b.requests {
+	for key, requested := range b.requests {
 		if key.request.Group == group {
-			c.pause = nil
-			c.restart(now)
+			requested.pause = nil
+			requested.restart(now)
 		}
 	}
 	for key, r := range b.releases {
@@ -286,9 +286,9 @@ func (b *Broker) Want(owner Owner, requests []allocation.IPAMRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.Now()
-	for key, c := range b.requests {
+	for key, requested := range b.requests {
 		if key.uid == owner.UID && !slices.Contains(requests, key.request) {
-			b.dropRequest(key, c, now)
+			b.dropRequest(key, requested, now)
 		}
 	}
 	for _, request := range requests {
@@ -304,18 +304,18 @@ func (b *Broker) Want(owner Owner, requests []allocation.IPAMRequest) {
 func (b *Broker) Forget(name types.NamespacedName, except types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for key, c := range b.requests {
-		if c.owner.Namespace == name.Namespace && c.owner.Name == name.Name && key.uid != except {
-			b.dropRequest(key, c, b.Now())
+	for key, requested := range b.requests {
+		if requested.owner.Namespace == name.Namespace && requested.owner.Name == name.Name && key.uid != except {
+			b.dropRequest(key, requested, b.Now())
 		}
 	}
 }
 
 // dropRequest forgets a request, and asks for the release of the address that was the answer to it.
-func (b *Broker) dropRequest(key requestKey, c *requestState, now time.Time) {
+func (b *Broker) dropRequest(key requestKey, requested *requestState, now time.Time) {
 	delete(b.requests, key)
-	if c.hasAddress() {
-		b.addRelease(releaseKey{key.request.Group, c.offer.Address}, now)
+	if requested.hasAddress() {
+		b.addRelease(releaseKey{key.request.Group, requested.offer.Address}, now)
 	}
 }
 
@@ -346,13 +346,13 @@ func (b *Broker) Offers(uid types.UID) map[allocation.IPAMRequest]allocation.Off
 	defer b.mu.Unlock()
 	now := b.Now()
 	offers := map[allocation.IPAMRequest]allocation.Offer{}
-	for key, c := range b.requests {
+	for key, requested := range b.requests {
 		if key.uid != uid {
 			continue
 		}
-		if c.isAnswered {
-			offers[key.request] = c.offer
-		} else if offer, isLate := b.lateAnswer(key.request.Group, now.Sub(c.since)); isLate {
+		if requested.isAnswered {
+			offers[key.request] = requested.offer
+		} else if offer, isLate := b.lateAnswer(key.request.Group, now.Sub(requested.since)); isLate {
 			offers[key.request] = offer
 		}
 	}
@@ -393,8 +393,8 @@ func (b *Broker) Observation(group string) *Observation {
 	}
 	o := g.observation
 	o.Differences = maps.Clone(o.Differences)
-	for key, c := range b.requests {
-		if key.request.Group == group && !c.hasAddress() {
+	for key, requested := range b.requests {
+		if key.request.Group == group && !requested.hasAddress() {
 			o.AddressesWaiting++
 		}
 	}

@@ -70,13 +70,13 @@ func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
 			b.observe(name, g, q)
 		}
 	}
-	for key, c := range order.ByKey(b.requests, compareRequestKeys) {
+	for key, requested := range order.ByKey(b.requests, compareRequestKeys) {
 		// What a Service says for a reason of its own stays, and so does, for a while, what it
 		// says of a system that is away for this reason and that.
-		isNew := c.isOfEndpoint && now.Sub(c.answeredAt) < detailInterval
-		if b.stateOf(key.request.Group, e) != nil && (!c.isAnswered || c.isOfEndpoint) && !isNew {
-			b.noteNoAddress(key, c, failure)
-			c.isOfEndpoint = true
+		isNew := requested.isOfEndpoint && now.Sub(requested.answeredAt) < detailInterval
+		if b.stateOf(key.request.Group, e) != nil && (!requested.isAnswered || requested.isOfEndpoint) && !isNew {
+			b.noteNoAddress(key, requested, failure)
+			requested.isOfEndpoint = true
 		}
 	}
 }
@@ -118,10 +118,10 @@ func (b *Broker) noteAnswer(e endpoint, q *queue) {
 	if !wasAway {
 		return
 	}
-	for key, c := range b.requests {
-		if b.stateOf(key.request.Group, e) != nil && c.offer.Reason == v1.ReasonIPAMUnavailable {
-			c.pause = nil
-			c.restart(now)
+	for key, requested := range b.requests {
+		if b.stateOf(key.request.Group, e) != nil && requested.offer.Reason == v1.ReasonIPAMUnavailable {
+			requested.pause = nil
+			requested.restart(now)
 		}
 	}
 }
@@ -144,15 +144,16 @@ func (b *Broker) observe(name string, g *groupState, q *queue) {
 }
 
 // noteNoAddress notes why a request has no address.
-func (b *Broker) noteNoAddress(key requestKey, c *requestState, failure *Error) {
-	now, said := b.Now(), c.offer
+func (b *Broker) noteNoAddress(key requestKey, requested *requestState, failure *Error) {
+	now, said := b.Now(), requested.offer
 	isSame := said.Reason == failure.Reason && said.Message == failure.Message
-	if isSame || staysReported(said.Reason, failure.Reason, now.Sub(c.answeredAt)) {
+	if isSame || staysReported(said.Reason, failure.Reason, now.Sub(requested.answeredAt)) {
 		return
 	}
-	c.isAnswered, c.answeredAt = true, now
-	c.offer.Reason, c.offer.Message, c.offer.Address = failure.Reason, failure.Message, netip.Addr{}
-	b.AnswersChanged(nameOf(c.owner))
+	requested.isAnswered, requested.answeredAt = true, now
+	offer := &requested.offer
+	offer.Reason, offer.Message, offer.Address = failure.Reason, failure.Message, netip.Addr{}
+	b.AnswersChanged(nameOf(requested.owner))
 	b.ObservationChanged(key.request.Group)
 }
 

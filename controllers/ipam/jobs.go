@@ -119,22 +119,23 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 
 // request asks for what a Service requests.
 func (b *Broker) request(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
-	c, request := j.requested, j.requestKey.request
-	isWanted := func() bool { return b.requests[j.requestKey] == c }
+	requested, request := j.requested, j.requestKey.request
+	isWanted := func() bool { return b.requests[j.requestKey] == requested }
 	b.mu.Lock()
 	isGone := !isWanted()
 	b.mu.Unlock()
 	if isGone {
 		return func(*Error) {}, nil
 	}
-	objection, err := b.Cluster.Objection(ctx, c.owner, j.group)
+	objection, err := b.Cluster.Objection(ctx, requested.owner, j.group)
 	if err == nil {
 		j.hasAsked = true
 		var a netip.Addr
 		a, err = system.Allocate(
 			ctx,
 			Request{
-				Owner: c.owner, Family: request.Family, Address: request.Address, IsShown: request.IsShown, Objection: objection,
+				Owner: requested.owner, Family: request.Family, Address: request.Address, IsShown: request.IsShown,
+				Objection: objection,
 			},
 		)
 		if err == nil {
@@ -149,11 +150,11 @@ func (b *Broker) request(ctx context.Context, j *job, system System) (conclude f
 			if !request.Address.IsValid() {
 				b.pauseOf(j.state, request.Family).restart(b.Now())
 			}
-			c.isAnswered, c.isOfEndpoint, c.offer = true, false, allocation.Offer{Address: j.allocated}
+			requested.isAnswered, requested.isOfEndpoint, requested.offer = true, false, allocation.Offer{Address: j.allocated}
 			if report := j.state.observation.Report; report != nil && !report.hasAddress(j.allocated) {
 				j.state.look.hasten(b.Now()) // the ranges have changed since the last comparison
 			}
-			b.AnswersChanged(nameOf(c.owner))
+			b.AnswersChanged(nameOf(requested.owner))
 			b.ObservationChanged(j.group)
 		case isWanted():
 			b.noteRefusal(j, failure)
@@ -165,17 +166,17 @@ func (b *Broker) request(ctx context.Context, j *job, system System) (conclude f
 // the family have in common is asked for by one of them at a time, once each has been asked
 // for: an owner may have a record already.
 func (b *Broker) noteRefusal(j *job, failure *Error) {
-	now, c, g := b.Now(), j.requested, j.state
-	c.pause, c.isOfEndpoint = nil, false
+	now, requested, g := b.Now(), j.requested, j.state
+	requested.pause, requested.isOfEndpoint = nil, false
 	if failure.Scope == ScopeGroup || failure.Reason == v1.ReasonExhausted {
-		c.pause = b.pauseOf(g, j.requestKey.request.Family)
-		if !c.pause.dueAt.After(now) {
-			c.pause.postpone(now, failure)
+		requested.pause = b.pauseOf(g, j.requestKey.request.Family)
+		if !requested.pause.dueAt.After(now) {
+			requested.pause.postpone(now, failure)
 		}
 	} else {
-		c.postpone(now, failure)
+		requested.postpone(now, failure)
 	}
-	b.noteNoAddress(j.requestKey, c, failure)
+	b.noteNoAddress(j.requestKey, requested, failure)
 	if failure.Reason == v1.ReasonIPAMRefused {
 		g.hastenLookIfOld(now)
 	}
@@ -215,9 +216,9 @@ func (b *Broker) release(ctx context.Context, j *job, system System) (conclude f
 func (b *Broker) askForReleased(group string, g *groupState, a netip.Addr) {
 	now := b.Now()
 	b.pauseOf(g, allocation.FamilyOf(a)).restart(now)
-	for key, c := range b.requests {
+	for key, requested := range b.requests {
 		if key.request.Group == group && key.request.Address == a {
-			c.hasten(now)
+			requested.hasten(now)
 		}
 	}
 }
@@ -225,8 +226,9 @@ func (b *Broker) askForReleased(group string, g *groupState, a netip.Addr) {
 // isNeeded reports whether a Service has an address, or has been offered it.
 func (b *Broker) isNeeded(group string, a netip.Addr) bool {
 	b.mu.Lock()
-	for key, c := range b.requests {
-		if key.request.Group == group && (c.hasAddress() && c.offer.Address == a || key.request.Address == a) {
+	for key, requested := range b.requests {
+		isOfAddress := requested.hasAddress() && requested.offer.Address == a || key.request.Address == a
+		if key.request.Group == group && isOfAddress {
 			b.mu.Unlock()
 			return true
 		}
@@ -245,8 +247,8 @@ func (b *Broker) isOfAnotherGroup(group string, a netip.Addr) bool {
 			return true
 		}
 	}
-	for key, c := range b.requests {
-		if c.hasAddress() && c.offer.Address == a || key.request.Address == a {
+	for key, requested := range b.requests {
+		if requested.hasAddress() && requested.offer.Address == a || key.request.Address == a {
 			return true
 		}
 	}

@@ -232,11 +232,11 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 				return
 			}
 		}
-		for key, c := range b.requests {
+		for key, requested := range b.requests {
 			g := b.stateOf(key.request.Group, e)
-			if g != nil && !c.hasAddress() && !yield(job{
-				kind: requestJob, group: key.request.Group, state: g, schedule: &c.schedule, pause: c.pause, requestKey: key,
-				requested: c, turn: b.turns[c.owner.Namespace],
+			if g != nil && !requested.hasAddress() && !yield(job{
+				kind: requestJob, group: key.request.Group, state: g, schedule: &requested.schedule, pause: requested.pause,
+				requestKey: key, requested: requested, turn: b.turns[requested.owner.Namespace],
 			}) {
 				return
 			}

@@ -74,15 +74,15 @@ type successorWait struct {
 }
 
 // next returns the wait after a claim that is there now.
-func (r successorWait) next(now time.Time) successorWait {
+func (w successorWait) next(now time.Time) successorWait {
 	switch {
-	case now.Sub(r.until) > maxSuccessorWait:
-		r.wait = minSuccessorWait
-	case !now.Before(r.until):
-		r.wait = min(2*r.wait, maxSuccessorWait)
+	case now.Sub(w.until) > maxSuccessorWait:
+		w.wait = minSuccessorWait
+	case !now.Before(w.until):
+		w.wait = min(2*w.wait, maxSuccessorWait)
 	}
-	r.until = now.Add(r.wait)
-	return r
+	w.until = now.Add(w.wait)
+	return w
 }
 
 // entryVersion is what counts of an entry, and since when the entry has been so.

@@ -87,21 +87,21 @@ func (d *Defence) SetHeld(held []Held) {
 // NoteAdded notes that the node has added an address and announces it. If another node had
 // the address before, that one may still be there.
 func (d *Defence) NoteAdded(desired *Desired, now time.Time) {
-	w := d.HeldStates[desired.Addr]
-	if w == nil {
-		w = &HeldState{}
-		d.HeldStates[desired.Addr] = w
+	state := d.HeldStates[desired.Addr]
+	if state == nil {
+		state = &HeldState{}
+		d.HeldStates[desired.Addr] = state
 	}
-	w.AddedAt = now
+	state.AddedAt = now
 	if len(desired.PreviousMACs) > 0 {
-		w.RepeatUntil = now.Add(repeatFor)
+		state.RepeatUntil = now.Add(repeatFor)
 	}
 }
 
 // NoteAsked notes that the link was asked for an address.
 func (d *Defence) NoteAsked(addr netip.Addr, now time.Time) {
-	if w := d.HeldStates[addr]; w != nil {
-		w.AskedAt = now
+	if state := d.HeldStates[addr]; state != nil {
+		state.AskedAt = now
 	}
 }
 
@@ -150,9 +150,9 @@ func (d *Defence) Sender(iface string, addr netip.Addr) netip.Addr {
 // Rivals returns the claims of held addresses that were heard lately.
 func (d *Defence) Rivals(now time.Time) map[netip.Addr]Rival {
 	rivals := map[netip.Addr]Rival{}
-	for addr, w := range d.HeldStates {
-		if left := RivalFor - now.Sub(w.RivalClaimedAt); !w.RivalClaimedAt.IsZero() && left > 0 {
-			rivals[addr] = Rival{MAC: w.Rival, Left: left}
+	for addr, state := range d.HeldStates {
+		if left := RivalFor - now.Sub(state.RivalClaimedAt); !state.RivalClaimedAt.IsZero() && left > 0 {
+			rivals[addr] = Rival{MAC: state.Rival, Left: left}
 		}
 	}
 	return rivals

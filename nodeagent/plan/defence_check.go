@@ -24,7 +24,7 @@ type Check struct {
 	// the address, it is reported.
 	IsClaimant bool
 
-	watch   *HeldState
+	state   *HeldState
 	begunAt time.Time
 	// contest is the epoch of the Contest that is being checked; 0 for none.
 	contest int64
@@ -43,16 +43,16 @@ func (c *Check) isOver(now time.Time) bool {
 
 // beginCheck returns the Check of a station that is to be asked by itself; nil if it is being
 // asked already, or too many stations are.
-func (d *Defence) beginCheck(addr netip.Addr, w *HeldState, mac string, isClaimant bool, now time.Time) *Check {
-	for other, c := range w.Checks {
+func (d *Defence) beginCheck(addr netip.Addr, state *HeldState, mac string, isClaimant bool, now time.Time) *Check {
+	for other, c := range state.Checks {
 		if c.isOver(now) {
-			delete(w.Checks, other)
+			delete(state.Checks, other)
 		}
 	}
-	if _, isBegun := w.Checks[mac]; isBegun || len(w.Checks) >= MaxChecks {
+	if _, isBegun := state.Checks[mac]; isBegun || len(state.Checks) >= MaxChecks {
 		return nil
 	}
-	c := w.addCheck(addr, mac, now)
+	c := state.addCheck(addr, mac, now)
 	c.IsClaimant = isClaimant
 	if !d.checks.AllowN(now, 1) {
 		return nil
@@ -61,12 +61,12 @@ func (d *Defence) beginCheck(addr netip.Addr, w *HeldState, mac string, isClaima
 }
 
 // addCheck adds a Check, in the place of one of the same station that is under way.
-func (w *HeldState) addCheck(addr netip.Addr, mac string, now time.Time) *Check {
-	if w.Checks == nil {
-		w.Checks = map[string]*Check{}
+func (s *HeldState) addCheck(addr netip.Addr, mac string, now time.Time) *Check {
+	if s.Checks == nil {
+		s.Checks = map[string]*Check{}
 	}
-	c := &Check{Addr: addr, MAC: mac, watch: w, begunAt: now}
-	w.Checks[mac] = c
+	c := &Check{Addr: addr, MAC: mac, state: s, begunAt: now}
+	s.Checks[mac] = c
 	return c
 }
 
@@ -86,15 +86,15 @@ type Contest struct {
 func (d *Defence) BeginContestChecks(now time.Time) []Reaction {
 	var begun []Reaction
 	for addr, h := range order.ByKey(d.Held, netip.Addr.Compare) {
-		w, challenge := d.HeldStates[addr], h.Contest
-		if challenge.MAC == "" || w.CheckedContest >= challenge.Epoch {
+		state, contest := d.HeldStates[addr], h.Contest
+		if contest.MAC == "" || state.CheckedContest >= contest.Epoch {
 			continue
 		}
-		if c := w.Checks[challenge.MAC]; c != nil && c.contest >= challenge.Epoch && !c.isOver(now) {
+		if c := state.Checks[contest.MAC]; c != nil && c.contest >= contest.Epoch && !c.isOver(now) {
 			continue
 		}
-		c := w.addCheck(addr, challenge.MAC, now)
-		c.contest = challenge.Epoch
+		c := state.addCheck(addr, contest.MAC, now)
+		c.contest = contest.Epoch
 		begun = append(begun, Reaction{Held: h, Check: c})
 	}
 	return begun
@@ -103,9 +103,9 @@ func (d *Defence) BeginContestChecks(now time.Time) []Reaction {
 // CheckedContests returns the epochs of the Contests that were checked, by address.
 func (d *Defence) CheckedContests() map[netip.Addr]int64 {
 	checked := map[netip.Addr]int64{}
-	for addr, w := range d.HeldStates {
-		if w.CheckedContest > 0 {
-			checked[addr] = w.CheckedContest
+	for addr, state := range d.HeldStates {
+		if state.CheckedContest > 0 {
+			checked[addr] = state.CheckedContest
 		}
 	}
 	return checked
@@ -127,8 +127,8 @@ type CheckStep struct {
 // NextCheckStep returns the next step of a Check. A Check ends early when its address is not held any
 // more. The agent yields when Hear is told of an answer, not here.
 func (d *Defence) NextCheckStep(c *Check, now time.Time) CheckStep {
-	w := c.watch
-	if d.HeldStates[c.Addr] != w {
+	state := c.state
+	if d.HeldStates[c.Addr] != state {
 		return CheckStep{}
 	}
 	if c.tries == checkTries {
@@ -136,17 +136,17 @@ func (d *Defence) NextCheckStep(c *Check, now time.Time) CheckStep {
 		if c.contest > 0 && len(step.Reaction.Held.Contest.Nodes) > 0 {
 			return CheckStep{AskNodes: step.Reaction.Held.Contest.Nodes}
 		}
-		w.endCheck(c)
+		state.endCheck(c)
 		if c.contest > 0 {
-			w.CheckedContest, step.Reaction.Report = c.contest, true
+			state.CheckedContest, step.Reaction.Report = c.contest, true
 		}
 		if c.IsClaimant {
-			d.noteRival(&step.Reaction, w, c.MAC, now)
+			d.noteRival(&step.Reaction, state, c.MAC, now)
 		}
 		return step
 	}
 	step := CheckStep{Ask: c.tries == 0 || d.checks.AllowN(now, 1), Next: checkGap}
-	c.askedAt, w.AskedAt = now, now
+	c.askedAt, state.AskedAt = now, now
 	if c.tries++; c.tries == checkTries {
 		step.Next = CheckWindow
 	}
@@ -157,14 +157,14 @@ func (d *Defence) NextCheckStep(c *Check, now time.Time) CheckStep {
 // alone, as nobody on the link answers it, yields the address: it is cut off, and the claimer is
 // not, or it would have claimed nothing.
 func (d *Defence) EndContest(c *Check, isAlone bool, now time.Time) Reaction {
-	w := c.watch
+	state := c.state
 	h, isHeld := d.Held[c.Addr]
-	if !isHeld || d.HeldStates[c.Addr] != w {
+	if !isHeld || d.HeldStates[c.Addr] != state {
 		return Reaction{}
 	}
-	w.endCheck(c)
+	state.endCheck(c)
 	if !isAlone {
-		w.CheckedContest = c.contest
+		state.CheckedContest = c.contest
 		return Reaction{Held: h, Report: true}
 	}
 	d.YieldTo(h, c.MAC, now)
@@ -175,24 +175,24 @@ func (d *Defence) EndContest(c *Check, isAlone bool, now time.Time) Reaction {
 }
 
 // endCheck forgets a Check.
-func (w *HeldState) endCheck(c *Check) {
-	if w.Checks[c.MAC] == c {
-		delete(w.Checks, c.MAC)
+func (s *HeldState) endCheck(c *Check) {
+	if s.Checks[c.MAC] == c {
+		delete(s.Checks, c.MAC)
 	}
 }
 
 // isBeingAsked reports whether a station was asked by itself a moment ago.
-func (w *HeldState) isBeingAsked(mac string, now time.Time) bool {
-	c := w.Checks[mac]
+func (s *HeldState) isBeingAsked(mac string, now time.Time) bool {
+	c := s.Checks[mac]
 	return c != nil && !c.askedAt.IsZero() && !c.isOver(now)
 }
 
 // hasAnsweredSinceFresh reports whether a station answered while the agent was fresh, and has gone on
 // answering since.
-func (w *HeldState) hasAnsweredSinceFresh(mac string, now time.Time) bool {
-	last, isKnown := w.LastAnswerByMAC[mac]
+func (s *HeldState) hasAnsweredSinceFresh(mac string, now time.Time) bool {
+	last, isKnown := s.LastAnswerByMAC[mac]
 	if isKnown && now.Sub(last) > answererFor {
-		delete(w.LastAnswerByMAC, mac)
+		delete(s.LastAnswerByMAC, mac)
 		return false
 	}
 	return isKnown
@@ -200,14 +200,14 @@ func (w *HeldState) hasAnsweredSinceFresh(mac string, now time.Time) bool {
 
 // rememberAnswerer notes that a station has answered while the agent was fresh, or goes on
 // answering.
-func (w *HeldState) rememberAnswerer(mac string, now time.Time) {
-	if w.LastAnswerByMAC == nil {
-		w.LastAnswerByMAC = map[string]time.Time{}
+func (s *HeldState) rememberAnswerer(mac string, now time.Time) {
+	if s.LastAnswerByMAC == nil {
+		s.LastAnswerByMAC = map[string]time.Time{}
 	}
-	for other := range w.LastAnswerByMAC {
-		w.hasAnsweredSinceFresh(other, now) // forgets those that have been silent
+	for other := range s.LastAnswerByMAC {
+		s.hasAnsweredSinceFresh(other, now) // forgets those that have been silent
 	}
-	if _, isKnown := w.LastAnswerByMAC[mac]; isKnown || len(w.LastAnswerByMAC) < MaxAnswerers {
-		w.LastAnswerByMAC[mac] = now
+	if _, isKnown := s.LastAnswerByMAC[mac]; isKnown || len(s.LastAnswerByMAC) < MaxAnswerers {
+		s.LastAnswerByMAC[mac] = now
 	}
 }

@@ -52,42 +52,42 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 	if !isHeld || h.Interface != iface {
 		return Reaction{}
 	}
-	w := d.HeldStates[f.Addr]
-	isPreviousHolder := (h.IsProvisional || now.Before(w.RepeatUntil)) && slices.Contains(h.PreviousMACs, f.MAC)
+	state := d.HeldStates[f.Addr]
+	isPreviousHolder := (h.IsProvisional || now.Before(state.RepeatUntil)) && slices.Contains(h.PreviousMACs, f.MAC)
 	hearing := Hearing{
-		Statement: d.statementOf(iface, f, w.AskedAt, now),
+		Statement: d.statementOf(iface, f, state.AskedAt, now),
 		// A node that had the address answers for itself, also where it is the gateway of the others.
 		IsAgentFresh: isFresh, IsUndefended: h.IsUndefended, IsGateway: isGateway && !isPreviousHolder,
 		IsPreviousHolder:      isPreviousHolder,
-		HasAnsweredSinceFresh: w.hasAnsweredSinceFresh(f.MAC, now), IsAsked: w.isBeingAsked(f.MAC, now),
+		HasAnsweredSinceFresh: state.hasAnsweredSinceFresh(f.MAC, now), IsAsked: state.isBeingAsked(f.MAC, now),
 		IsProvisional: h.IsProvisional, IsHigher: slices.Contains(h.HigherMACs, f.MAC),
 		IsLower: slices.Contains(h.LowerMACs, f.MAC),
 	}
 	verdict := Judge(hearing)
 	if hearing.HasAnsweredSinceFresh || hearing.IsAgentFresh && hearing.IsPreviousHolder {
-		w.rememberAnswerer(f.MAC, now)
+		state.rememberAnswerer(f.MAC, now)
 	}
-	return d.reactionTo(verdict, h, w, f.MAC, now)
+	return d.reactionTo(verdict, h, state, f.MAC, now)
 }
 
 // reactionTo turns a verdict about a station into a Reaction.
-func (d *Defence) reactionTo(verdict Verdict, h Held, w *HeldState, mac string, now time.Time) Reaction {
+func (d *Defence) reactionTo(verdict Verdict, h Held, state *HeldState, mac string, now time.Time) Reaction {
 	r := Reaction{Held: h}
 	switch verdict {
 	case Repeat:
-		r.Claim = d.mayClaim(w, repeatGap, now)
+		r.Claim = d.mayClaim(state, repeatGap, now)
 	case Defend:
-		d.noteRival(&r, w, mac, now)
-		r.Claim = d.mayClaim(w, defendInterval, now)
+		d.noteRival(&r, state, mac, now)
+		r.Claim = d.mayClaim(state, defendInterval, now)
 	case CheckClaim:
-		r.Check = d.beginCheck(h.Prefix.Addr(), w, mac, true, now)
-		if now.Sub(w.AddedAt) < hesitateFor {
+		r.Check = d.beginCheck(h.Prefix.Addr(), state, mac, true, now)
+		if now.Sub(state.AddedAt) < hesitateFor {
 			r.CheckWithin = Hesitation
 		}
 	case Suspect:
-		r.Check, r.CheckWithin = d.beginCheck(h.Prefix.Addr(), w, mac, false, now), Hesitation
+		r.Check, r.CheckWithin = d.beginCheck(h.Prefix.Addr(), state, mac, false, now), Hesitation
 	case Remember:
-		w.rememberAnswerer(mac, now)
+		state.rememberAnswerer(mac, now)
 	case Yield:
 		d.YieldTo(h, mac, now)
 		r.YieldTo, r.MayLog = mac, d.logs.AllowN(now, 1)
@@ -113,24 +113,24 @@ func (d *Defence) statementOf(iface string, f Frame, askedAt, now time.Time) Sta
 
 // mayClaim reports whether the agent may claim an address once more, and notes that it does.
 // Two stations that both insist would never end without the least gap.
-func (d *Defence) mayClaim(w *HeldState, gap time.Duration, now time.Time) bool {
-	if now.Sub(w.ClaimedAt) < gap || !d.claims.AllowN(now, 1) {
+func (d *Defence) mayClaim(state *HeldState, gap time.Duration, now time.Time) bool {
+	if now.Sub(state.ClaimedAt) < gap || !d.claims.AllowN(now, 1) {
 		return false
 	}
-	w.ClaimedAt = now
+	state.ClaimedAt = now
 	return true
 }
 
 // noteRival notes that a station claims a held address, and makes the reaction report a
 // station that has just begun to: one station for each address, for as long as it goes on.
-func (d *Defence) noteRival(r *Reaction, w *HeldState, mac string, now time.Time) {
-	isFirst := w.RivalClaimedAt.IsZero() || now.Sub(w.RivalClaimedAt) > RivalFor
-	if mac != w.Rival && !isFirst && now.Sub(w.RivalSince) < defendInterval {
+func (d *Defence) noteRival(r *Reaction, state *HeldState, mac string, now time.Time) {
+	isFirst := state.RivalClaimedAt.IsZero() || now.Sub(state.RivalClaimedAt) > RivalFor
+	if mac != state.Rival && !isFirst && now.Sub(state.RivalSince) < defendInterval {
 		return
 	}
-	if isFirst || mac != w.Rival {
-		w.RivalSince = now
+	if isFirst || mac != state.Rival {
+		state.RivalSince = now
 		r.NewRival, r.MayLog = mac, d.logs.AllowN(now, 1)
 	}
-	w.Rival, w.RivalClaimedAt = mac, now
+	state.Rival, state.RivalClaimedAt = mac, now
 }

@@ -166,55 +166,55 @@ func (a *Asker) End(due []Key, answers map[Key]Answer, now time.Time) (isNews bo
 	return isNews
 }
 
-func (t *askedAddress) isHolder(mac string) bool {
-	return mac != "" && (len(t.HolderMACs) == 0 || slices.Contains(t.HolderMACs, mac))
+func (a *askedAddress) isHolder(mac string) bool {
+	return mac != "" && (len(a.HolderMACs) == 0 || slices.Contains(a.HolderMACs, mac))
 }
 
-func (t *askedAddress) noteAnswer(key Key, now time.Time) {
-	t.silences, t.countedSilences, t.hasHeardHolder = 0, 0, true
-	t.finding = finding{reachable: metav1.ConditionTrue, reason: v1.ReasonAnswered, lastAnswer: now}
-	t.dueAt = t.nextTurn(key.Addr, now)
+func (a *askedAddress) noteAnswer(key Key, now time.Time) {
+	a.silences, a.countedSilences, a.hasHeardHolder = 0, 0, true
+	a.finding = finding{reachable: metav1.ConditionTrue, reason: v1.ReasonAnswered, lastAnswer: now}
+	a.dueAt = a.nextTurn(key.Addr, now)
 }
 
 // noteSilence notes that the holder has not answered for the address.
-func (t *askedAddress) noteSilence(key Key, answer Answer, answers map[Key]Answer, now time.Time) {
-	t.silences++
-	isFirst := t.silences == 1 // no other address was asked for
+func (a *askedAddress) noteSilence(key Key, answer Answer, answers map[Key]Answer, now time.Time) {
+	a.silences++
+	isFirst := a.silences == 1 // no other address was asked for
 	reason, doesCount := v1.ReasonNoWitness, false
 	switch {
 	case answer.Err != nil:
 		reason = v1.ReasonNotAsked
 	case answer.MAC != "":
 		reason, doesCount = v1.ReasonOtherStation, true
-	case !isFirst && t.HolderAddr.IsValid() && t.isHolder(answers[Key{key.Interface, t.HolderAddr}].MAC):
-		reason, doesCount, t.hasHeardHolder = v1.ReasonNoAnswer, true, true
+	case !isFirst && a.HolderAddr.IsValid() && a.isHolder(answers[Key{key.Interface, a.HolderAddr}].MAC):
+		reason, doesCount, a.hasHeardHolder = v1.ReasonNoAnswer, true, true
 	case !isFirst && slices.ContainsFunc(
-		t.WitnessAddrs, func(w netip.Addr) bool { return answers[Key{key.Interface, w}].MAC != "" },
+		a.WitnessAddrs, func(w netip.Addr) bool { return answers[Key{key.Interface, w}].MAC != "" },
 	):
-		reason, doesCount = v1.ReasonHolderSilent, t.hasHeardHolder
+		reason, doesCount = v1.ReasonHolderSilent, a.hasHeardHolder
 	}
 	if doesCount {
-		t.countedSilences++
+		a.countedSilences++
 	} else {
-		t.countedSilences = 0
+		a.countedSilences = 0
 	}
-	t.dueAt = now.Add(repeatAfter)
+	a.dueAt = now.Add(repeatAfter)
 	switch {
-	case t.countedSilences >= roundsUntilUnreachable:
-		t.finding.reachable, t.finding.reason, t.finding.mac = metav1.ConditionFalse, reason, answer.MAC
-		t.dueAt = now.Add(unreachableInterval)
-	case t.countedSilences == 0 && t.silences > roundsUntilUnreachable:
-		t.finding.reachable, t.finding.reason, t.finding.mac = metav1.ConditionUnknown, reason, ""
-		t.dueAt = t.nextTurn(key.Addr, now)
+	case a.countedSilences >= roundsUntilUnreachable:
+		a.finding.reachable, a.finding.reason, a.finding.mac = metav1.ConditionFalse, reason, answer.MAC
+		a.dueAt = now.Add(unreachableInterval)
+	case a.countedSilences == 0 && a.silences > roundsUntilUnreachable:
+		a.finding.reachable, a.finding.reason, a.finding.mac = metav1.ConditionUnknown, reason, ""
+		a.dueAt = a.nextTurn(key.Addr, now)
 	}
 }
 
 // nextTurn returns when the node is to ask for an address next.
-func (t *askedAddress) nextTurn(addr netip.Addr, now time.Time) time.Time {
+func (a *askedAddress) nextTurn(addr netip.Addr, now time.Time) time.Time {
 	h := fnv.New64a()
 	_, _ = h.Write(addr.AsSlice())
-	cycle := time.Duration(t.Turns) * askPeriod
-	turn := time.Duration(t.Turn)*askPeriod + time.Duration(h.Sum64()%uint64(askPeriod)) //nolint:gosec // below a minute
+	cycle := time.Duration(a.Turns) * askPeriod
+	turn := time.Duration(a.Turn)*askPeriod + time.Duration(h.Sum64()%uint64(askPeriod)) //nolint:gosec // below a minute
 	at := now.Truncate(cycle).Add(turn)
 	if !at.After(now) {
 		at = at.Add(cycle)

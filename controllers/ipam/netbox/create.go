@@ -52,22 +52,22 @@ type unavailableAddresses struct {
 }
 
 // add notes that an address was not to be had.
-func (f *unavailableAddresses) add(a netip.Addr) {
-	f.addrs = append(slices.DeleteFunc(f.addrs, func(b netip.Addr) bool { return a == b }), a)
+func (u *unavailableAddresses) add(a netip.Addr) {
+	u.addrs = append(slices.DeleteFunc(u.addrs, func(b netip.Addr) bool { return a == b }), a)
 }
 
 // order returns free addresses in the order in which they are tried: those that were not to be had
 // come last.
-func (f *unavailableAddresses) order(free []netip.Addr) []netip.Addr {
+func (u *unavailableAddresses) order(free []netip.Addr) []netip.Addr {
 	isFree := map[netip.Addr]bool{}
 	for _, a := range free {
 		isFree[a] = true
 	}
-	f.addrs = slices.DeleteFunc(f.addrs, func(a netip.Addr) bool { return !isFree[a] })
-	for _, a := range f.addrs {
+	u.addrs = slices.DeleteFunc(u.addrs, func(a netip.Addr) bool { return !isFree[a] })
+	for _, a := range u.addrs {
 		isFree[a] = false
 	}
-	return append(slices.DeleteFunc(slices.Clone(free), func(a netip.Addr) bool { return !isFree[a] }), f.addrs...)
+	return append(slices.DeleteFunc(slices.Clone(free), func(a netip.Addr) bool { return !isFree[a] }), u.addrs...)
 }
 
 // unavailableIn returns what is remembered of a pool.

@@ -22,17 +22,17 @@ const (
 
 // kept returns what is kept of an address, and the comments without it. A line that cannot be read
 // is left where it is.
-func (o *ipAddress) kept() (k kept, comments string) {
-	at := strings.Index("\n"+o.Comments, "\n"+keptBegin)
+func (a *ipAddress) kept() (k kept, comments string) {
+	at := strings.Index("\n"+a.Comments, "\n"+keptBegin)
 	if at < 0 {
-		return kept{}, o.Comments
+		return kept{}, a.Comments
 	}
-	line, after, _ := strings.Cut(o.Comments[at+len(keptBegin):], "\n")
+	line, after, _ := strings.Cut(a.Comments[at+len(keptBegin):], "\n")
 	if json.Unmarshal([]byte(line), &k) != nil {
-		return kept{}, o.Comments
+		return kept{}, a.Comments
 	}
 	k.Description = cutRunes(k.Description, maxDescription)
-	before := strings.TrimRight(o.Comments[:at], "\r\n") // what a browser sends has both
+	before := strings.TrimRight(a.Comments[:at], "\r\n") // what a browser sends has both
 	after = strings.TrimLeft(after, "\r\n")
 	if before != "" && after != "" {
 		before += paragraph
@@ -54,18 +54,18 @@ func withKept(comments string, k kept) string {
 
 // keep returns the description and the comments of an address of the tenant that becomes that of
 // an owner with a mark. setsName says that the owner gets a DNS name.
-func (o *ipAddress) keep(mark string, setsName bool) (description, comments string) {
-	original := o.originalDescription()
+func (a *ipAddress) keep(mark string, setsName bool) (description, comments string) {
+	original := a.originalDescription()
 	description, isWhole := withDescription(mark, original)
-	k, comments := o.kept()
+	k, comments := a.kept()
 	k.Description = ""
 	if !isWhole {
 		k.Description = original
 	}
-	if !o.isMarked() { // otherwise its DNS name is the last owner's
+	if !a.isMarked() { // otherwise its DNS name is the last owner's
 		k.DNSName = ""
 		if setsName {
-			k.DNSName = o.DNSName
+			k.DNSName = a.DNSName
 		}
 	}
 	return description, withKept(comments, k)
@@ -73,14 +73,14 @@ func (o *ipAddress) keep(mark string, setsName bool) (description, comments stri
 
 // originalDescription returns the description that an address had before it got a mark, or has
 // got since then.
-func (o *ipAddress) originalDescription() string {
-	own := o.ownDescription()
-	k, _ := o.kept()
-	if !o.isMarked() || k.Description == "" {
+func (a *ipAddress) originalDescription() string {
+	own := a.ownDescription()
+	k, _ := a.kept()
+	if !a.isMarked() || k.Description == "" {
 		return own
 	}
-	mark, _, _ := strings.Cut(o.Description, descriptionSeparator)
-	if written, _ := withDescription(mark, k.Description); own != "" && written != o.Description {
+	mark, _, _ := strings.Cut(a.Description, descriptionSeparator)
+	if written, _ := withDescription(mark, k.Description); own != "" && written != a.Description {
 		return own // somebody has changed it
 	}
 	return k.Description

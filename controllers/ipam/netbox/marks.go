@@ -47,8 +47,8 @@ func (s *System) markAt(owner ipam.Owner, a netip.Addr) string {
 
 // mark returns the owner's mark, and the address that it is for, which is not valid if the
 // mark names none. A description that has no mark is returned as if it were one.
-func (o *ipAddress) mark() (owner string, of netip.Addr) {
-	owner, _, _ = strings.Cut(o.Description, descriptionSeparator)
+func (a *ipAddress) mark() (owner string, of netip.Addr) {
+	owner, _, _ = strings.Cut(a.Description, descriptionSeparator)
 	if i := strings.LastIndex(owner, addressSeparator); i >= 0 {
 		if a, err := netip.ParseAddr(owner[i+len(addressSeparator):]); err == nil {
 			return owner[:i], a
@@ -59,34 +59,34 @@ func (o *ipAddress) mark() (owner string, of netip.Addr) {
 
 // isCopy reports whether the mark is for another address: somebody has copied the record
 // that had it.
-func (o *ipAddress) isCopy() bool {
-	_, of := o.mark()
-	return of.IsValid() && of != o.addr()
+func (a *ipAddress) isCopy() bool {
+	_, of := a.mark()
+	return of.IsValid() && of != a.addr()
 }
 
 // isRecordOf reports whether the address is recorded as that of an owner of the cluster.
-func (o *ipAddress) isRecordOf(cluster types.UID) bool {
-	return strings.HasPrefix(o.Description, ipam.MarksOfCluster(cluster)) && !o.isCopy()
+func (a *ipAddress) isRecordOf(cluster types.UID) bool {
+	return strings.HasPrefix(a.Description, ipam.MarksOfCluster(cluster)) && !a.isCopy()
 }
 
 // isRecordOfOwner reports whether the address is recorded as that of the owner with a mark.
-func (o *ipAddress) isRecordOfOwner(mark string) bool {
-	owner, _ := o.mark()
-	return owner == mark && !o.isCopy()
+func (a *ipAddress) isRecordOfOwner(mark string) bool {
+	owner, _ := a.mark()
+	return owner == mark && !a.isCopy()
 }
 
 // isMarked reports whether the description begins with a mark, of any cluster and for any
 // address.
-func (o *ipAddress) isMarked() bool {
-	return strings.HasPrefix(o.Description, ipam.MarksOfCluster("")[:len("purelb ")])
+func (a *ipAddress) isMarked() bool {
+	return strings.HasPrefix(a.Description, ipam.MarksOfCluster("")[:len("purelb ")])
 }
 
 // ownDescription returns the description without the mark.
-func (o *ipAddress) ownDescription() string {
-	if !o.isMarked() {
-		return o.Description
+func (a *ipAddress) ownDescription() string {
+	if !a.isMarked() {
+		return a.Description
 	}
-	_, own, _ := strings.Cut(o.Description, descriptionSeparator)
+	_, own, _ := strings.Cut(a.Description, descriptionSeparator)
 	return own
 }
 

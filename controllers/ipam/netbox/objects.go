@@ -64,12 +64,12 @@ func (p *lenientPrefix) UnmarshalText(text []byte) error {
 }
 
 // addr returns the address without its mask; not valid if it cannot be read.
-func (o *ipAddress) addr() netip.Addr { return o.Address.Addr() }
+func (a *ipAddress) addr() netip.Addr { return a.Address.Addr() }
 
 // subnet returns the network that the address is in by its mask.
-func (o *ipAddress) subnet() netip.Prefix { return o.Address.Masked() }
+func (a *ipAddress) subnet() netip.Prefix { return a.Address.Masked() }
 
-func (o *ipAddress) vrfID() int64 { return idOf(o.VRF) }
+func (a *ipAddress) vrfID() int64 { return idOf(a.VRF) }
 
 // idOf returns the id of an object, or 0 for none.
 func idOf(o *object) int64 {
@@ -79,8 +79,8 @@ func idOf(o *object) int64 {
 	return o.ID
 }
 
-func (o *ipAddress) hasTag(slug string) bool {
-	return slices.ContainsFunc(o.Tags, func(t object) bool { return t.Slug == slug })
+func (a *ipAddress) hasTag(slug string) bool {
+	return slices.ContainsFunc(a.Tags, func(t object) bool { return t.Slug == slug })
 }
 
 // lowestID returns the object with the lowest id, which was created first.
