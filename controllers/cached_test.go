@@ -263,7 +263,7 @@ func TestSlimNodeAndLease(t *testing.T) {
 	kept := &cluster{agents: handsOver, nodes: []corev1.Node{*slimmed(t, SlimNode, n)}}
 	if got, want := kept.placementNode(&kept.nodes[0], nil, 0, now),
 		whole.placementNode(n, nil, 0, now); !reflect.DeepEqual(got, want) || !got.IsShuttingDown ||
-		!got.IsCordoned || got.AddressToHandOver != netip.MustParseAddr("10.0.0.1") {
+		!got.HandsOverAsCordoned || got.AddressToHandOver != netip.MustParseAddr("10.0.0.1") {
 		t.Errorf("%+v, not %+v", got, want)
 	}
 	before, after := slimmed(t, SlimNode, n), n.DeepCopy()

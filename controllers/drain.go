@@ -46,10 +46,10 @@ func drainCordoned(nodes []routing.Node, placed []placement.Node, announcements 
 	isStaying := map[string]bool{}
 	for i := range placed {
 		n := &placed[i]
-		isStaying[n.Name] = !n.IsCordoned && !nodes[i].IsDraining && !n.IsLeaving && !n.IsNotReady
+		isStaying[n.Name] = !n.HandsOverAsCordoned && !nodes[i].IsDraining && !n.IsLeaving && !n.IsNotReady
 	}
 	for i := range placed {
-		if placed[i].IsCordoned && areVirtualElsewhere(placed[i].Name, isStaying, announcements) {
+		if placed[i].HandsOverAsCordoned && areVirtualElsewhere(placed[i].Name, isStaying, announcements) {
 			nodes[i].IsDraining = true
 		}
 	}

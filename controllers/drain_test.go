@@ -72,7 +72,7 @@ func TestCordoned(t *testing.T) {
 			{ObjectMeta: metav1.ObjectMeta{Name: "another"}, Spec: v1.LBNodeAgentSpec{OnUnschedulable: "HandOver"}},
 			{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1.LBNodeAgentSpec{OnUnschedulable: row.policy}},
 		}}
-		if got := c.placementNode(n, nil, 0, time.Unix(100, 0)).IsCordoned; got != row.want {
+		if got := c.placementNode(n, nil, 0, time.Unix(100, 0)).HandsOverAsCordoned; got != row.want {
 			t.Errorf("%s: %t", row.name, got)
 		}
 	}

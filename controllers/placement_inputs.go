@@ -197,7 +197,7 @@ func (c *cluster) placementNode(
 		if agent.Name != node.LBNodeAgent {
 			continue
 		}
-		node.IsCordoned = agent.Spec.OnUnschedulable == v1.UnschedulableHandOver && isUnschedulable(n)
+		node.HandsOverAsCordoned = agent.Spec.OnUnschedulable == v1.UnschedulableHandOver && isUnschedulable(n)
 		if agent.Spec.Local != nil {
 			node.VirtualInterface = cmp.Or(string(agent.Spec.Local.DummyInterface), node.VirtualInterface)
 			node.ProbeTime = probeTime(agent.Spec.Local.ProbeConfig)

@@ -105,7 +105,7 @@ func shuttingDown(n *Node, _ *Address) string {
 
 // cordoned is of nodes that hand their addresses over while they are unschedulable.
 func cordoned(n *Node, a *Address) string {
-	if n.IsCordoned && !a.ignoresCordons {
+	if n.HandsOverAsCordoned && !a.ignoresCordons {
 		return "is unschedulable, and its LBNodeAgent has spec.onUnschedulable: HandOver"
 	}
 	return ""

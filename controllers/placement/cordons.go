@@ -6,6 +6,9 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
+// By default a cordon does nothing: the addresses stay. Here a node counts as cordoned only if its LBNodeAgent
+// says onUnschedulable HandOver; then Node.HandsOverAsCordoned is true.
+//
 // A cordon says that a node takes no new pods, and not that it goes. So it takes an address from a node,
 // or keeps one from it, only while a node that is not cordoned may have the address: where all nodes
 // are cordoned, or those that are not have no interface in the subnet, no endpoint, or are dead,
@@ -18,7 +21,7 @@ var cordonChecks = []check{noAgent, leavingAgent, excluded, outOfService, shutti
 
 // noteCordons notes whether any node is cordoned, and whether cordons count for the shared entries.
 func (p *placer) noteCordons() {
-	p.hasCordons = slices.ContainsFunc(p.nodes, func(n *Node) bool { return n.IsCordoned })
+	p.hasCordons = slices.ContainsFunc(p.nodes, func(n *Node) bool { return n.HandsOverAsCordoned })
 	p.ignoresCordonsForShared = p.hasCordons && !p.isAnyUncordoned(nil, cordonChecks)
 }
 
@@ -39,6 +42,6 @@ func (p *placer) heedCordons(a *Address, announceType v1.AnnounceType) {
 // isAnyUncordoned reports whether a node that is not cordoned passes the checks.
 func (p *placer) isAnyUncordoned(a *Address, checks []check) bool {
 	return slices.ContainsFunc(
-		p.nodes, func(n *Node) bool { return !n.IsCordoned && reasonAgainst(n, a, checks) == "" },
+		p.nodes, func(n *Node) bool { return !n.HandsOverAsCordoned && reasonAgainst(n, a, checks) == "" },
 	)
 }

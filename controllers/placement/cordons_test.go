@@ -37,14 +37,14 @@ func TestRollingReboot(t *testing.T) {
 	before := settle()
 	for i := range in.Nodes {
 		name := in.Nodes[i].Name
-		in.Nodes[i].IsCordoned = true
+		in.Nodes[i].HandsOverAsCordoned = true
 		drained := settle()
 		for addr, holder := range drained {
 			if holder == name || before[addr] != name && holder != before[addr] {
 				t.Errorf("%s is cordoned: %s goes from %s to %s", name, addr, before[addr], holder)
 			}
 		}
-		in.Nodes[i].IsCordoned = false
+		in.Nodes[i].HandsOverAsCordoned = false
 		after := settle()
 		for addr, holder := range after {
 			if holder != drained[addr] {

@@ -247,8 +247,9 @@ func isInPlace(n *placement.Node) bool {
 
 // isKeptOut reports whether a node is cordoned while another one that is not may have an address.
 func (nodes nodesByName) isKeptOut(n *placement.Node, mayHave func(*placement.Node) bool) bool {
-	return n.IsCordoned && slices.ContainsFunc(slices.Collect(maps.Values(nodes)), func(other *placement.Node) bool {
-		return !other.IsCordoned && mayHave(other)
+	others := slices.Collect(maps.Values(nodes))
+	return n.HandsOverAsCordoned && slices.ContainsFunc(others, func(other *placement.Node) bool {
+		return !other.HandsOverAsCordoned && mayHave(other)
 	})
 }
 
@@ -524,7 +525,7 @@ func (w *world) isServed(a netip.Addr, m *machine) bool {
 func (w *world) noteUnserved() {
 	for _, m := range w.machines {
 		for a := range w.everUsed {
-			if !w.isServed(a, m) || m.IsCordoned {
+			if !w.isServed(a, m) || m.HandsOverAsCordoned {
 				w.endServing(a, m)
 			}
 		}

@@ -63,7 +63,7 @@ var steps = []step{
 	{"the agent is back", 4, 0, does(agentIsBack)},
 	{"NotReady for long", 2, 0, toggles(func(m *machine) *bool { return &m.IsNotReadyForLong })},
 	{"excluded", 2, 0, toggles(func(m *machine) *bool { return &m.IsExcluded })},
-	{"cordoned", 3, 0, toggles(func(m *machine) *bool { return &m.IsCordoned })},
+	{"cordoned", 3, 0, toggles(func(m *machine) *bool { return &m.HandsOverAsCordoned })},
 	{"out of service", 2, 0, toggles(func(m *machine) *bool { return &m.IsOutOfService })},
 	{"asked to hand an address over", 4, 0, askForHandover},
 	{"shutting down", 2, 0, toggles(func(m *machine) *bool { return &m.IsShuttingDown })},

@@ -96,9 +96,10 @@ type Node struct {
 	IsLeaving bool
 	// IsExcluded by the label that keeps a node out of external load balancers.
 	IsExcluded bool
-	// IsCordoned is that the node takes no new pods, and that its LBNodeAgent has such nodes hand over
-	// their addresses. It counts for an address only while another node may have that (cordons.go).
-	IsCordoned bool
+	// HandsOverAsCordoned is that the node takes no new pods, and that its LBNodeAgent has such nodes hand
+	// over their addresses (onUnschedulable HandOver). It counts for an address only while another node may
+	// have that (cordons.go).
+	HandsOverAsCordoned bool
 	// AddressToHandOver is the Local address that an annotation asks the node to hand over; zero for
 	// none.
 	AddressToHandOver netip.Addr

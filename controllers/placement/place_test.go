@@ -55,7 +55,7 @@ func nodes(t *testing.T, s string) []placement.Node {
 			case "excluded":
 				n.IsExcluded = true
 			case "cordoned":
-				n.IsCordoned = true
+				n.HandsOverAsCordoned = true
 			case "withdrawing":
 				n.IsWithdrawingRoutes = true
 			case "shares":

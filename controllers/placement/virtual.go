@@ -98,7 +98,7 @@ func (p *placer) mayHaveVirtual(n *Node, a *Address) bool {
 // others announce it: its endpoints terminate, or it is cordoned.
 func (p *placer) mayEndLater(n *Node, a *Address) bool {
 	return reasonAgainst(n, a, keepVirtualChecks) == "" &&
-		(a.TerminatingNodes[n.Name] || n.IsCordoned && noEndpoint(n, a) == "")
+		(a.TerminatingNodes[n.Name] || n.HandsOverAsCordoned && noEndpoint(n, a) == "")
 }
 
 // hasVirtual reports whether a node is to announce a Virtual address already, by its own entry or by a
@@ -141,7 +141,7 @@ func (p *placer) maskOf(a *Address) int32 {
 // noteAnnouncer notes that a node announces the shared entries, if the node does. One that is excluded
 // or cordoned goes on to announce them while its routes are being withdrawn, and does not begin to.
 func (p *placer) noteAnnouncer(n *Node) {
-	isCordoned := n.IsCordoned && !p.ignoresCordonsForShared
+	isCordoned := n.HandsOverAsCordoned && !p.ignoresCordonsForShared
 	mayKeep := n.AnnouncesShared && (!isCordoned || n.IsWithdrawingRoutes)
 	if reasonAgainst(n, nil, keepVirtualChecks) != "" || (n.IsExcluded || isCordoned) && !mayKeep {
 		return
