@@ -73,8 +73,9 @@ type Server interface {
 	Start(ctx context.Context, routerID netip.Addr, asn uint32) error
 	// Change makes changes, and returns what the library refuses.
 	Change(ctx context.Context, changes routes.Changes) routes.Refused
-	// Sessions returns the sessions with all neighbours.
-	Sessions(ctx context.Context) ([]routes.Session, error)
+	// TendSessions opens again those sessions that are to be, ends those that must not go on, and returns the
+	// sessions with all neighbours.
+	TendSessions(ctx context.Context) ([]routes.Session, error)
 	// Reset begins the session with a neighbour anew, if it is up; the neighbour drops the routes.
 	Reset(ctx context.Context, neighbour netip.Addr) error
 	// Stop ends all sessions; neighbours keep the routes for a while if it is graceful.
@@ -420,12 +421,12 @@ func (s *Speaker) ownAddresses(ctx context.Context, iface string) ([]netip.Prefi
 	return s.Kernel.OwnAddresses(iface)
 }
 
-// reportSessions looks at the sessions, and reports on them.
+// reportSessions tends the sessions, and reports on them.
 func (s *Speaker) reportSessions(ctx context.Context, routing *purelbv1.NodeRouting, isDrained bool) error {
 	var sessions []routes.Session
 	if server := s.server(); server != nil {
 		var err error
-		if sessions, err = server.Sessions(ctx); err != nil {
+		if sessions, err = server.TendSessions(ctx); err != nil {
 			return err
 		}
 		s.watchNeighbours(sessions)

@@ -82,7 +82,7 @@ func (f *fakeServer) Change(_ context.Context, c routes.Changes) routes.Refused 
 	return refused
 }
 
-func (f *fakeServer) Sessions(context.Context) ([]routes.Session, error) {
+func (f *fakeServer) TendSessions(context.Context) ([]routes.Session, error) {
 	var sessions []routes.Session
 	for _, p := range f.peers {
 		s := routes.Session{Neighbour: p, State: purelbv1.SessionEstablished, HasSentAll: true}

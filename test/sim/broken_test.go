@@ -414,7 +414,7 @@ func errorOfWrongASN(t *testing.T) string {
 	}
 	why := ""
 	NewWithT(t).Eventually(func() (string, error) {
-		sessions, err := library.Sessions(t.Context())
+		sessions, err := library.TendSessions(t.Context())
 		if err != nil || len(sessions) == 0 {
 			return "", err
 		}

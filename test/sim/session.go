@@ -368,7 +368,7 @@ func (n *neighbour) advertiseAll() {
 	}
 }
 
-func (l *library) Sessions(context.Context) ([]routes.Session, error) {
+func (l *library) TendSessions(context.Context) ([]routes.Session, error) {
 	var sessions []routes.Session
 	for _, p := range l.peers {
 		p.session.Advertised = len(p.sent)

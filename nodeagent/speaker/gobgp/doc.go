@@ -17,7 +17,7 @@
 // What ends a session, and what is then its lastError in the status of the NodeRouting, whence it gets into
 // the event SessionDown and kubectl purelb explain:
 //   - Server.Reset, as BFD is down: errorOfBFD.
-//   - Sessions, as the neighbour is in the node's own autonomous system, or takes nothing: errorOfOwnAS,
+//   - TendSessions, as the neighbour is in the node's own autonomous system, or takes nothing: errorOfOwnAS,
 //     errorOfStalled. These, and the next one, note their reason by endSession before the library ends the session.
 //   - boundRefreshes, as the neighbour asks for all routes faster than it reads them: errorOfRefreshes.
 //   - The library, as the neighbour ended it, its hold time passed, or the connection broke: what explain makes

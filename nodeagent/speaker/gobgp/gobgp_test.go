@@ -144,7 +144,7 @@ func (s *speaker) Stop(ctx context.Context, graceful bool) error {
 func (s *speaker) sessions(ctx context.Context) ([]routes.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sessions, err := s.Sessions(ctx)
+	sessions, err := s.TendSessions(ctx)
 	if err == nil && ctx.Err() == nil {
 		watched, waits := s.bfdWaits.Watch(s.held.Peers, sessions, s.bfd.State, time.Now())
 		s.bfdWaits = waits

@@ -209,7 +209,7 @@ func TestAttackHostileNeighbours(t *testing.T) {
 	eventually := func(what func() string, isSo func() bool) {
 		t.Helper()
 		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-			all, err := node.Sessions(t.Context())
+			all, err := node.TendSessions(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +307,7 @@ func TestAttackRefreshes(t *testing.T) {
 	}
 	var after routes.Session
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		all, err := node.Sessions(t.Context())
+		all, err := node.TendSessions(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

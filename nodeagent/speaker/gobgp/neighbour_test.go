@@ -403,7 +403,7 @@ func gracefulRouter(port int32) routes.Peer {
 func sessionWith(t *testing.T, node *Server, what string, isSo func(routes.Session) bool) routes.Session {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		sessions, err := node.Sessions(t.Context())
+		sessions, err := node.TendSessions(t.Context())
 		if err != nil || len(sessions) != 1 {
 			t.Fatalf("%d sessions, %v", len(sessions), err)
 		}
@@ -566,7 +566,7 @@ func TestFaultStalledNeighbour(t *testing.T) {
 	}
 	wasUp, end := false, time.Now().Add(2*time.Minute)
 	for round := uint32(0); ; round++ {
-		sessions, err := node.Sessions(t.Context())
+		sessions, err := node.TendSessions(t.Context())
 		if err != nil || len(sessions) != 1 {
 			t.Fatalf("%d sessions, %v", len(sessions), err)
 		}
@@ -609,7 +609,7 @@ func TestExternalIsNotInternal(t *testing.T) {
 	}
 	var last routes.Session
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		sessions, err := node.Sessions(t.Context())
+		sessions, err := node.TendSessions(t.Context())
 		if err != nil || len(sessions) != 1 {
 			t.Fatalf("%d sessions, %v", len(sessions), err)
 		}

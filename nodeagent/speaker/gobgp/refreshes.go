@@ -28,7 +28,7 @@ const errorOfRefreshes = "the neighbour asks for all routes again and again, fas
 var errNoConnection = errors.New("there is no connection")
 
 // boundRefreshes ends sessions whose neighbours have asked for more than they read, until ctx ends. The library
-// answers each request at once, and keeps all answers that the neighbour has not read. Sessions looks too rarely
+// answers each request at once, and keeps all answers that the neighbour has not read. TendSessions looks too rarely
 // for that.
 func (s *Server) boundRefreshes(ctx context.Context) {
 	ticker := time.NewTicker(refreshInterval)

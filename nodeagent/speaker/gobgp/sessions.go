@@ -42,11 +42,11 @@ const errorOfLimit = "the neighbour ended the session, as the node sends more ro
 	"maximum-prefix): raise that, or advertise networks instead of addresses (aggregation of the ServiceGroup's " +
 	"pools), and clear the session on the router"
 
-// Sessions returns the sessions with all neighbours. It opens those again that have ended, or were ended for
+// TendSessions returns the sessions with all neighbours. It opens those again that have ended, or were ended for
 // what neighbours sent a while ago, and ends two kinds: those with neighbours that are to be external and
 // are not, and those whose neighbours read nothing. For these the library would keep every change,
 // without bound (RFC 9687).
-func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
+func (s *Server) TendSessions(ctx context.Context) ([]routes.Session, error) {
 	s.redialDue(ctx)
 	var sessions []routes.Session
 	var ofOwnAS, stalled []netip.Addr
