@@ -9,14 +9,15 @@
 //  1. An answer of the watched node's kernel to a question of the last rounds is a sign of
 //     life. The question is an ICMP(v6) echo. As long as the node has answered none, as a
 //     firewall may drop them, the answer to an ARP request or neighbour solicitation for an
-//     address of the node's own counts as well.
+//     address of the node's own counts as well. No round counts before the first sign of life.
 //  2. A round without a sign of life is a miss, from the second one in a row on only if a
 //     witness answered a question sent in the same round. Without a witness the count starts
 //     again: this node may be cut off itself. Witnesses are other nodes; those that answer no
 //     echo any more are asked as the watched node is. Where no other node can be one, the
 //     default gateways on the link are, asked by ARP or neighbour discovery.
-//  3. A round that is late makes the count start again, and too many late rounds end the
-//     watch for a while: this node may be too busy to read answers.
+//  3. A round that is late makes the count start again, as does one in which the interface had
+//     no carrier, or answers were lost: this node may be too busy to read answers. Too many late
+//     rounds end the watch for a while.
 //  4. When only two misses are left the link is asked for each address, and for the node's
 //     own, by ARP or neighbour discovery. An address is not claimed while another station
 //     answers for it. An answer in the name of the watched node is a sign of life, unless

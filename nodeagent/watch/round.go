@@ -89,16 +89,20 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 		}
 	}
 	w.lateAt = slices.DeleteFunc(w.lateAt, func(at time.Time) bool { return now.Sub(at) > lateWindow })
-	isWitnessed := w.nodes.hasAnswered || w.gateways.hasAnswered
 	isLate := now.Sub(w.roundAt) >= lateFactor*w.settings.Interval
 	if isLate {
 		w.lateAt = append(w.lateAt, now)
 		w.lateAt = w.lateAt[max(0, len(w.lateAt)-lateRounds):]
 	}
-	switch {
-	case w.watched.hasAnswered, isLate, !inputs.CanHear, !w.watched.isKnown, w.misses > 0 && !isWitnessed:
+	// Why the round is no miss, by the rules of doc.go.
+	showedLife := w.watched.hasAnswered // rule 1
+	hasNeverLived := !w.watched.isKnown // rule 1
+	isWitnessed := w.nodes.hasAnswered || w.gateways.hasAnswered
+	mayBeCutOff := w.misses > 0 && !isWitnessed // rule 2
+	cannotHear := !inputs.CanHear               // rule 3, as is isLate
+	if showedLife || hasNeverLived || mayBeCutOff || isLate || cannotHear {
 		w.misses = 0
-	default:
+	} else {
 		w.misses++
 	}
 	w.watched.unanswered++
@@ -212,8 +216,17 @@ func (w *Watcher) askNode(questions []Question, n *Node, resolves bool) []Questi
 // isSilenceQuestionDue reports whether it is asked in this round of a silence who answers in the watched
 // node's name: early enough for the claim, and seldom after both successors could claim.
 func (w *Watcher) isSilenceQuestionDue() bool {
-	over := w.misses - w.settings.Misses - w.settings.secondRankRounds()
-	return w.misses >= w.settings.Misses-quietRounds && (over <= 0 || over >= slowRounds && over%slowRounds < quietRounds)
+	firstAsked, bothMayClaim := w.settings.Misses-quietRounds, w.settings.Misses+w.settings.secondRankRounds()
+	switch roundsSince := w.misses - bothMayClaim; {
+	case w.misses < firstAsked:
+		return false
+	case roundsSince <= 0:
+		return true
+	case roundsSince < slowRounds:
+		return false
+	default: // quietRounds rounds, one after the other, of each slowRounds
+		return roundsSince%slowRounds < quietRounds
+	}
 }
 
 // isArmQuestionDue reports whether the link is to be asked whether the watched node has an address.
