@@ -3,8 +3,9 @@
 //
 // ParseGroup parses a ServiceGroup into a Group of ranges. All groups together make a
 // Catalog, which holds the verdict on each: of two groups that overlap, the older one is
-// used. InUse indexes which Services have which addresses in use; finding the first free
-// address takes as long in a full pool as in an empty one.
+// used (acceptedGroups.judge in catalog.go, also at admission). InUse indexes which Services
+// have which addresses in use; finding the first free address takes as long in a full pool as
+// in an empty one.
 //
 // Allocate decides for one Service. First it chooses the group: that of the requested
 // addresses, else the requested group, else the group of what the Service has, else the one
@@ -14,6 +15,15 @@
 // else the one that the sharing key stands for, else one that is kept for the Service, else
 // one that a deleted Service of its name had (former_owners.go), else the first free one: in the
 // order in which the ranges are written or, with balancePools, in the emptiest range.
+//
+// Allocate knows no queue: a Service that gets nothing waits until the manager looks at it again.
+// When addresses of a group are released, the manager queues the Services that wait for such in
+// the order of namespace and name, not of age, and looks at several at a time: the one that is
+// looked at first gets the address (servicesWaitingFor in controllers/service_index.go). An address
+// that no Service has may all the same be none to give: firstFree (allocate_family.go) leaves out
+// those of nodes, those that the group keeps for other Services, and the first and last one of a
+// subnet, and takes one that is left to a deleted Service only if there is no other. An address
+// that the manager is about to write to a Service counts as in use already.
 //
 // A Service of a namespace that may not use the group gets nothing new of it, and is told
 // nothing of it (namespaces.go). An address that the group keeps for one Service
