@@ -29,6 +29,10 @@
 // asked for anything while the cluster is of another installation than the manager, as a copy of
 // a cluster is whose manager has an id of its own.
 //
+// When a record is released is decided in jobs.go (release: unless a Service needs the address) and,
+// for records that nobody holds, in look.go (releaseUnused: after a grace period, and not if they are
+// suspiciously many). The methods of the Broker in broker.go only note that a release is due.
+//
 // There is no second list of this work: each look for the next job goes through the requests,
 // releases, repairs and groups that the Broker has anyway, which is cheaper than any request.
 // The work queues of client-go fit less well. What waits there for its back-off can be

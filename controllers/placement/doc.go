@@ -101,6 +101,9 @@
 //	    the claimer has its entry
 //	        -> Announced
 //
+// So which phase an address is in, and whether the address moves back, is decided in phase.go (phaseOf), by
+// the holder that entries.go finds (holderOf); which node is elected, in elect.go.
+//
 // What a phase waits for has a deadline where hasLasted compares how long it has lasted, and
 // nowhere else: the soonest of all is the result's NextDeadline.
 //

@@ -27,4 +27,11 @@
 // Defence is the machine of the listener, which has to react within milliseconds and so does
 // not wait for a decision. It is told of each frame that claims a Local address and says, by the
 // list Rules, whether to claim the address, to ask the station, or to yield the address to it.
+//
+// Where that is decided:
+//   - Who notices that another station uses an address: the agent's defender reads the frames, and Hear in
+//     defence_hear.go takes them. What the agent does about the station, the Rules in wire_rules.go decide.
+//   - How long an old holder keeps its address when the new one has announced it: until its entry is gone
+//     (difference.go). One that does not defend the address yields before that, when it hears the new one
+//     (wire_rules.go). Where its agent is dead, its kernel keeps the address for defaultValid (durations.go).
 package plan

@@ -7,4 +7,6 @@
 // The order keeps traffic flowing. A new process waits until the old one is gone (lock), so that
 // two never speak for one node. All routes are there before the first session. At the end of the
 // process neighbours keep the routes for the restart time, unless traffic is to leave the node.
+//
+// Everything that ends a BGP session is listed in the doc.go of package gobgp.
 package speaker
