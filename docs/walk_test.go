@@ -81,7 +81,7 @@ nodeagent.Agent.Start
 					plan.decisionBuilder.compare
 						plan.MergeDesired
 						plan.Diff
-					plan.decisionBuilder.claimByAnswers
+					plan.decisionBuilder.addByAnswers
 			nodeagent.Agent.apply
 				nodeagent.application.applyOperation
 					nodeagent.application.add

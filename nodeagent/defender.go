@@ -283,7 +283,7 @@ func (d *defender) carryOut(ctx context.Context, r plan.Reaction) {
 		}
 		d.wakeWorker(ctx)
 	}
-	if r.Claim {
+	if r.Announce {
 		d.announcer.announceOnce(iface, addr)
 	}
 	if r.YieldTo != "" {

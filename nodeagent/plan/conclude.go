@@ -79,7 +79,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 		return decision.results[addr]
 	}
 	decision.Operations = decision.Operations[:len(decision.Operations)-outcomes.Unrenewed]
-	memory.forgetClaimed(decision.Operations, resultOf)
+	memory.forgetAdded(decision.Operations, resultOf)
 	memory.noteAdditions(decision.Operations, resultOf, in.Now)
 	memory.noteValidUntil(in.Observed.Addresses, &decision, resultOf, in.Now)
 	memory.ProxyWaitSince = maps.Clone(memory.ProxyWaitSince)

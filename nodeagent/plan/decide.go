@@ -97,7 +97,7 @@ var decisionSteps = []struct {
 	// After all steps that remove addresses, since this step takes withdrawals away.
 	{"withdraw nothing while an Announcement is missing or the API server is away", (*decisionBuilder).withdrawNothing},
 	// After all steps that decide which additions need a probe, since this step replaces those.
-	{"claim the addresses for which the link is silent", (*decisionBuilder).claimByAnswers},
+	{"add the addresses for which the link is silent", (*decisionBuilder).addByAnswers},
 	// After all steps that add, since some of the additions that remain have to wait.
 	{"wait for the service proxy", (*decisionBuilder).awaitProxy},
 	// After all steps that change the operations, since nothing is to wait for a renewal.

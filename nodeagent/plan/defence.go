@@ -29,9 +29,9 @@ type Defence struct {
 	// replaced with each observation of the kernel.
 	NodeAddresses []Address
 
-	// claims, checks and logs bound how often frames make the agent claim, ask single
+	// announcements, checks and logs bound how often frames make the agent announce addresses, ask single
 	// stations, and log.
-	claims, checks, logs *rate.Limiter
+	announcements, checks, logs *rate.Limiter
 }
 
 // NewDefence returns the Defence of an agent that has just started.
@@ -39,7 +39,7 @@ func NewDefence() *Defence {
 	limiter := func(perSecond int) *rate.Limiter { return rate.NewLimiter(rate.Limit(perSecond), perSecond) }
 	return &Defence{
 		Held: map[netip.Addr]Held{}, Yields: map[netip.Addr]YieldedAddress{}, HeldStates: map[netip.Addr]*HeldState{},
-		claims: limiter(claimRate), checks: limiter(checkRate), logs: limiter(logRate),
+		announcements: limiter(announceRate), checks: limiter(checkRate), logs: limiter(logRate),
 	}
 }
 
@@ -47,8 +47,8 @@ func NewDefence() *Defence {
 type HeldState struct {
 	// AskedAt is when the link, or a single station, was last asked for the address.
 	AskedAt time.Time
-	// ClaimedAt is when the agent last claimed the address because of what it heard.
-	ClaimedAt time.Time
+	// AnnouncedAt is when the agent last announced the address because of what it heard.
+	AnnouncedAt time.Time
 	// AddedAt is when this node added the address; zero if not since the agent started.
 	AddedAt time.Time
 	// RepeatUntil is until when claims are repeated against a previous holder.

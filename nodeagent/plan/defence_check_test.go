@@ -184,7 +184,7 @@ func TestAnswerersAreRemembered(t *testing.T) {
 		{"goes on, and falls silent", []time.Duration{5 * time.Second, 12 * time.Second}, true},
 	} {
 		d := holding(heldOn("eth0", heldAddr))
-		if r := hearAnswer(d, stranger, fresh, 0); r.Check != nil || r.Claim || r.NewRival != "" {
+		if r := hearAnswer(d, stranger, fresh, 0); r.Check != nil || r.Announce || r.NewRival != "" {
 			t.Errorf("%s: the fresh agent: %+v", c.name, r)
 		}
 		var r Reaction

@@ -28,7 +28,7 @@ func TestHolderYieldsToHigherEpoch(t *testing.T) {
 			d := holding(heldOn("eth0", heldAddr, hasSuccessor))
 			d.NoteAsked(heldAddr, begin)
 			r := hear(d, frame, isFresh, 0)
-			if r.Check == nil || r.Check.MAC != higherMAC || r.CheckWithin != 0 || r.Claim || r.YieldTo != "" {
+			if r.Check == nil || r.Check.MAC != higherMAC || r.CheckWithin != 0 || r.Announce || r.YieldTo != "" {
 				t.Fatalf("%s, fresh %v: %+v, want a check at once", name, isFresh, r)
 			}
 			if r = answersWhenAsked(d, r.Check, isFresh, 0); r.YieldTo != higherMAC {
@@ -73,9 +73,9 @@ func TestProvisionalClaim(t *testing.T) {
 			d.NoteAsked(heldAddr, begin.Add(late))
 			r, got := hear(d, c.frame, isFresh, late), "nothing"
 			switch {
-			case r.Claim && r.Check == nil && r.NewRival == "":
+			case r.Announce && r.Check == nil && r.NewRival == "":
 				got = "claims"
-			case r.Check != nil && !r.Claim && r.NewRival == "":
+			case r.Check != nil && !r.Announce && r.NewRival == "":
 				got = "checks"
 			}
 			if got != c.want {

@@ -23,8 +23,8 @@ type Frame struct {
 type Reaction struct {
 	// Held is the address that the frame is about.
 	Held Held
-	// Claim means to announce the address once, at once.
-	Claim bool
+	// Announce means to announce the address once, at once.
+	Announce bool
 	// YieldTo is the MAC of the station to which to yield: the address is to be withdrawn at
 	// once. Empty for no yield.
 	YieldTo string
@@ -75,10 +75,10 @@ func (d *Defence) reactionTo(verdict Verdict, h Held, state *HeldState, mac stri
 	r := Reaction{Held: h}
 	switch verdict {
 	case Repeat:
-		r.Claim = d.mayClaim(state, repeatGap, now)
+		r.Announce = d.mayAnnounce(state, repeatGap, now)
 	case Defend:
 		d.noteRival(&r, state, mac, now)
-		r.Claim = d.mayClaim(state, defendInterval, now)
+		r.Announce = d.mayAnnounce(state, defendInterval, now)
 	case CheckClaim:
 		r.Check = d.beginCheck(h.Prefix.Addr(), state, mac, true, now)
 		if now.Sub(state.AddedAt) < hesitateFor {
@@ -111,13 +111,13 @@ func (d *Defence) statementOf(iface string, f Frame, askedAt, now time.Time) Sta
 	return StatementUse
 }
 
-// mayClaim reports whether the agent may claim an address once more, and notes that it does.
+// mayAnnounce reports whether the agent may announce an address once more, and notes that it does.
 // Two stations that both insist would never end without the least gap.
-func (d *Defence) mayClaim(state *HeldState, gap time.Duration, now time.Time) bool {
-	if now.Sub(state.ClaimedAt) < gap || !d.claims.AllowN(now, 1) {
+func (d *Defence) mayAnnounce(state *HeldState, gap time.Duration, now time.Time) bool {
+	if now.Sub(state.AnnouncedAt) < gap || !d.announcements.AllowN(now, 1) {
 		return false
 	}
-	state.ClaimedAt = now
+	state.AnnouncedAt = now
 	return true
 }
 

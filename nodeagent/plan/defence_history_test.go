@@ -97,16 +97,16 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		reactions = append(
 			reactions,
 			fmt.Sprintf(
-				"%s %s claim %v yield %q check %v new rival %q", addr, mac, r.Claim, r.YieldTo, r.Check != nil, r.NewRival,
+				"%s %s claim %v yield %q check %v new rival %q", addr, mac, r.Announce, r.YieldTo, r.Check != nil, r.NewRival,
 			),
 		)
 		if r.Check != nil {
 			checks = append(checks, r.Check)
 		}
-		if r.Claim && now.Sub(claimedAt[addr]) < repeatGap {
+		if r.Announce && now.Sub(claimedAt[addr]) < repeatGap {
 			t.Errorf("%s is claimed %s after the last time", addr, now.Sub(claimedAt[addr]))
 		}
-		if r.Claim {
+		if r.Announce {
 			claimedAt[addr] = now
 		}
 		if r.YieldTo != "" {

@@ -192,8 +192,8 @@ func TestDefenceKeepsItsInterval(t *testing.T) {
 		after time.Duration
 		want  bool
 	}{{0, true}, {10*time.Second - 1, false}, {10 * time.Second, true}, {11 * time.Second, false}} {
-		if r := hear(d, announcementOf(stranger), fresh, c.after); r.Claim != c.want {
-			t.Errorf("after %s: defends %v, want %v", c.after, r.Claim, c.want)
+		if r := hear(d, announcementOf(stranger), fresh, c.after); r.Announce != c.want {
+			t.Errorf("after %s: defends %v, want %v", c.after, r.Announce, c.want)
 		}
 	}
 }
@@ -207,18 +207,18 @@ func TestClaimIsRepeatedAgainstThePreviousHolder(t *testing.T) {
 		want  bool
 	}{{0, true}, {time.Second - 1, false}, {time.Second, true}} {
 		r := hear(d, requestOf(previous), fresh, c.after)
-		if r.Claim != c.want || r.NewRival != "" || r.Check != nil {
+		if r.Announce != c.want || r.NewRival != "" || r.Check != nil {
 			t.Errorf("after %s: %+v, want Claim %v and nothing else", c.after, r, c.want)
 		}
 	}
 	// What the agent knew while it was fresh still counts when it is not.
-	if r := hear(d, requestOf(previous), notFresh, 5*time.Second); !r.Claim || r.Check != nil {
+	if r := hear(d, requestOf(previous), notFresh, 5*time.Second); !r.Announce || r.Check != nil {
 		t.Errorf("not fresh any more: %+v, want a Claim", r)
 	}
-	if r := d.Hear("eth0", requestOf(previous), fresh, true, begin.Add(10*time.Second)); !r.Claim {
+	if r := d.Hear("eth0", requestOf(previous), fresh, true, begin.Add(10*time.Second)); !r.Announce {
 		t.Errorf("the previous holder is the gateway: %+v, want a Claim", r)
 	}
-	if r := d.Hear("eth0", answerOf(previous), notFresh, true, begin.Add(12*time.Second)); !r.Claim {
+	if r := d.Hear("eth0", answerOf(previous), notFresh, true, begin.Add(12*time.Second)); !r.Announce {
 		t.Errorf("the previous holder is the gateway, and the agent is not fresh: %+v, want a Claim", r)
 	}
 	if r := hear(d, requestOf(stranger), fresh, 20*time.Second); r.NewRival != stranger {
@@ -240,7 +240,7 @@ func TestAttackClaimsAreBounded(t *testing.T) {
 	claims, logs := 0, 0
 	for i := range all {
 		r := hear(d, Frame{Addr: nth(i), MAC: stranger, IsGratuitous: true}, fresh, 0)
-		if r.Claim {
+		if r.Announce {
 			claims++
 		}
 		if r.MayLog {
@@ -250,7 +250,7 @@ func TestAttackClaimsAreBounded(t *testing.T) {
 	if claims != 200 || logs != 50 {
 		t.Errorf("%d claims and %d log lines, want 200 and 50", claims, logs)
 	}
-	if r := hear(d, Frame{Addr: nth(200), MAC: stranger, IsGratuitous: true}, fresh, time.Second); !r.Claim {
+	if r := hear(d, Frame{Addr: nth(200), MAC: stranger, IsGratuitous: true}, fresh, time.Second); !r.Announce {
 		t.Error("the address that was not claimed counts as claimed")
 	}
 }
@@ -294,10 +294,10 @@ func TestRivals(t *testing.T) {
 func TestFramesByOtherInterfacesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	d := holding(heldOn("eth0", heldAddr))
-	if r := d.Hear("eth1", announcementOf(stranger), fresh, false, begin); r.Claim || r.NewRival != "" {
+	if r := d.Hear("eth1", announcementOf(stranger), fresh, false, begin); r.Announce || r.NewRival != "" {
 		t.Errorf("by another interface: %+v", r)
 	}
-	if r := hear(d, announcementOf(stranger), fresh, 0); !r.Claim || r.NewRival == "" || r.Held.Epoch != 3 {
+	if r := hear(d, announcementOf(stranger), fresh, 0); !r.Announce || r.NewRival == "" || r.Held.Epoch != 3 {
 		t.Errorf("by its interface: %+v", r)
 	}
 }

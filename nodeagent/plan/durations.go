@@ -91,8 +91,8 @@ const (
 // How much frames make the agent do is bounded, whoever sends them: so many times in a
 // second, for all addresses together.
 const (
-	// claimRate bounds claims, to defend an address or to repeat a claim.
-	claimRate = 200
+	// announceRate bounds announcements, by which the agent defends an address or repeats a claim.
+	announceRate = 200
 	// checkRate bounds questions for single stations. That many addresses can be yielded at
 	// once, when another node takes over all of them.
 	checkRate = 1000

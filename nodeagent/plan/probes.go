@@ -13,7 +13,7 @@ type ProbeTarget struct {
 	Addr      netip.Addr
 }
 
-// ProbeState is what is known of an address that the node is to claim.
+// ProbeState is what is known of an address that the node is to add, and for which the link has to be asked first.
 type ProbeState struct {
 	// IsAsking means that the link is being asked now. Until it has answered, its last
 	// answer stands.
@@ -61,28 +61,28 @@ func (m *Memory) takeAnswers(answers []ProbeAnswer) {
 	}
 }
 
-// claimByAnswers replaces the operations that need a probe: by an Add if the link is known
+// addByAnswers replaces the operations that need a probe: by an Add if the link is known
 // to be silent, by a Result if a station answers, and by a question if the link has not
 // answered lately. The additions come last, so that no address waits for them.
-func (d *decisionBuilder) claimByAnswers() {
-	var claims []Operation
+func (d *decisionBuilder) addByAnswers() {
+	var toProbe []Operation
 	operations := d.plan.Operations[:0]
 	for _, op := range d.plan.Operations {
 		if op.Probe {
-			claims = append(claims, op)
+			toProbe = append(toProbe, op)
 		} else {
 			operations = append(operations, op)
 		}
 	}
-	probes := make(map[ProbeTarget]ProbeState, len(claims))
-	for _, op := range claims {
+	probes := make(map[ProbeTarget]ProbeState, len(toProbe))
+	for _, op := range toProbe {
 		target := targetOf(op.Desired)
 		p := d.memory.ProbeStates[target]
 		if p.isDue(d.in.Now) {
 			p.IsAsking = true
 			d.Questions = append(d.Questions, ProbeQuestion{target, op.Desired.PreviousMACs})
 		}
-		if add, isKept := d.claim(op, p); add {
+		if add, isKept := d.mayAdd(op, p); add {
 			op.Probe = false
 			d.plan.Results[op.Desired.Addr] = AnnouncedResult(op.Desired)
 			operations = append(operations, op)
@@ -92,7 +92,7 @@ func (d *decisionBuilder) claimByAnswers() {
 		}
 	}
 	for target, p := range d.memory.ProbeStates { // of no use any more, but the answer will come
-		if _, isClaimed := probes[target]; !isClaimed && p.IsAsking {
+		if _, isNeeded := probes[target]; !isNeeded && p.IsAsking {
 			probes[target] = p
 		}
 	}
@@ -100,9 +100,9 @@ func (d *decisionBuilder) claimByAnswers() {
 	d.plan.Operations = operations
 }
 
-// claim reports whether an address may be added, by what is known of it, and, if not,
-// whether that remains known. If the address may not be added, claim notes its Result.
-func (d *decisionBuilder) claim(op Operation, p ProbeState) (add, isKept bool) {
+// mayAdd reports whether an address may be added, by what is known of it, and, if not,
+// whether that remains known. If the address may not be added, mayAdd notes its Result.
+func (d *decisionBuilder) mayAdd(op Operation, p ProbeState) (add, isKept bool) {
 	desired, addr := op.Desired, op.Desired.Addr
 	yield, isYielded, _ := yieldOf(d.in.Yields, desired, d.in.Now)
 	switch {
@@ -115,7 +115,7 @@ func (d *decisionBuilder) claim(op Operation, p ProbeState) (add, isKept bool) {
 	case p.MAC == "":
 		return true, true
 	case isYielded:
-		// The next claim asks anew. The listener, which asks that station all the time,
+		// The next attempt asks anew. The listener, which asks that station all the time,
 		// says when that is.
 		yield = yield.answeredBy(p.MAC, p.AnsweredAt)
 		if d.AnsweredYields == nil {
@@ -131,9 +131,9 @@ func (d *decisionBuilder) claim(op Operation, p ProbeState) (add, isKept bool) {
 	return false, true
 }
 
-// forgetClaimed forgets the answers for addresses that were claimed, so that the next claim
-// asks anew. What could not be added is tried again without asking.
-func (m *Memory) forgetClaimed(operations []Operation, result func(netip.Addr) Result) {
+// forgetAdded forgets the answers for addresses that were added, so that the agent asks anew before
+// it adds them again. What could not be added is tried again without asking.
+func (m *Memory) forgetAdded(operations []Operation, result func(netip.Addr) Result) {
 	m.ProbeStates = maps.Clone(m.ProbeStates)
 	for _, op := range operations {
 		if op.Kind == Add && !hasFailed(result(op.Desired.Addr)) {

@@ -46,8 +46,8 @@ type Hearing struct {
 // defends reports whether the agent defends the address.
 func (h Hearing) defends() bool { return h.IsAgentFresh && !h.IsUndefended && !h.IsProvisional }
 
-// claims reports whether the station says more than it was asked.
-func (h Hearing) claims() bool { return h.Statement != StatementAnswer }
+// isUnasked reports whether the station says more than it was asked.
+func (h Hearing) isUnasked() bool { return h.Statement != StatementAnswer }
 
 // Verdict is what the agent does about another station that says that it has a held address.
 type Verdict string
@@ -90,22 +90,22 @@ func Rules() []Rule {
 		// fresh yields.
 		{
 			"node with a higher epoch that was asked by itself answers",
-			func(h Hearing) bool { return h.IsHigher && h.IsAsked && !h.claims() }, Yield,
+			func(h Hearing) bool { return h.IsHigher && h.IsAsked && !h.isUnasked() }, Yield,
 		},
 		{
 			"claim of a node with a higher epoch, or its answer",
-			func(h Hearing) bool { return h.IsHigher && (h.claims() || !h.IsGateway) }, CheckClaim,
+			func(h Hearing) bool { return h.IsHigher && (h.isUnasked() || !h.IsGateway) }, CheckClaim,
 		},
 		// A proxy answers for every address. Its claims change the caches of other stations all
 		// the same, so an agent that knows better defends the address.
 		{"gateway, and the agent does not defend", func(h Hearing) bool { return h.IsGateway && !h.defends() }, Ignore},
-		{"answer of a gateway", func(h Hearing) bool { return h.IsGateway && !h.claims() }, Ignore},
+		{"answer of a gateway", func(h Hearing) bool { return h.IsGateway && !h.isUnasked() }, Ignore},
 		// That node follows the rule for nodes with a higher epoch.
 		{"node with a lower epoch", func(h Hearing) bool { return h.IsLower }, Repeat},
 		// The station's kernel has the address, and this agent is not sure that the node is to
 		// have it.
 		{"the station that was asked by itself answers, and the agent does not defend",
-			func(h Hearing) bool { return h.IsAsked && !h.claims() && !h.defends() }, Yield},
+			func(h Hearing) bool { return h.IsAsked && !h.isUnasked() && !h.defends() }, Yield},
 		// The node that was silent has the address in its kernel, and its agent yields when it hears
 		// the claim. An agent that announces the address instead knows better.
 		{"node goes on from which the address was claimed",
@@ -121,10 +121,10 @@ func Rules() []Rule {
 				return h.IsPreviousHolder && h.HasAnsweredSinceFresh && h.Statement != StatementAnnouncement
 			}, Repeat},
 		// RFC 5227 section 2.4.
-		{"claim, and the agent defends", func(h Hearing) bool { return h.claims() && h.defends() }, Defend},
+		{"claim, and the agent defends", func(h Hearing) bool { return h.isUnasked() && h.defends() }, Defend},
 		// The manager may have told another node to take the address over, while this agent has
 		// not heard that it is to withdraw it; or any station claims it.
-		{"claim, and the agent does not defend", Hearing.claims, CheckClaim},
+		{"claim, and the agent does not defend", Hearing.isUnasked, CheckClaim},
 		{"answer, and the agent is fresh", func(h Hearing) bool { return h.IsAgentFresh }, Remember},
 		{
 			"answer of a station that answered while the agent was fresh",
