@@ -307,7 +307,7 @@ func (m *disturbedService) shutDown(node string) {
 	GinkgoHelper()
 	m.expectDelayedShutdown(node)
 	m.reboot(node, testLab.ShutDown, func() {
-		kubectl(m.ctx, "delete", "pods", "--all-namespaces", "--field-selector=status.phase=Failed")
+		kubectl(m.ctx, "delete", "pods", "--all-namespaces", "--field-selector=status.phase!=Running,status.phase!=Pending")
 	})
 }
 
