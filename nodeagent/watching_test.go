@@ -171,9 +171,9 @@ func newWireWatching(t *testing.T) (w *wire, others map[string]nstest.Neighbour)
 	return w, others
 }
 
-// arms waits until an address of node2 is armed, so that it is claimed when node2 is silent. Condition Ready tells
-// that node2 answers, which it may do for a moment before it is seen to answer for its address.
-func (w *wire) arms(addr string, trustsEchoOnly bool) {
+// waitUntilArmed waits until an address of node2 is armed, so that it is claimed when node2 is silent. Condition Ready
+// tells that node2 answers, which it may do for a moment before it is seen to answer for its address.
+func (w *wire) waitUntilArmed(addr string, trustsEchoOnly bool) {
 	w.t.Helper()
 	w.within("the address is armed", func() bool {
 		w.watching.mu.Lock()
@@ -215,7 +215,7 @@ func TestWireWatching(t *testing.T) {
 		w.within(what, func() bool { return w.readyOf("node1-standby") == want })
 	}
 	is("node2 is watched", "True Watching")
-	w.arms("192.0.2.1", false)
+	w.waitUntilArmed("192.0.2.1", false)
 	w.neighbour.Run(t, "ip link set node2 down")
 	w.within("its address is claimed", func() bool { return w.has("192.0.2.1") && w.claims("192.0.2.1") >= 3 })
 	is("node2 is dead", "False Silent")
@@ -284,7 +284,7 @@ func TestWireFabricAnswersForTheDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	pacing.Signal(w.wake)
-	w.arms("192.0.2.1", true)
+	w.waitUntilArmed("192.0.2.1", true)
 	is("node2 is back", "True Watching")
 	w.neighbour.Run(t, "ip link set fabric up")
 	w.neighbour.Run(t, "ip link set node2 down")

@@ -75,7 +75,7 @@ type acceptedGroups struct {
 	external []*Group
 }
 
-// withGroup returns x and one more group.
+// withGroup returns the accepted groups and one more.
 func (a acceptedGroups) withGroup(group *Group) acceptedGroups {
 	if group.IsExternal() {
 		return acceptedGroups{a.pools, append(slices.Clone(a.external), group)}
@@ -111,7 +111,7 @@ func compareFirstAddress(a, b acceptedRange) int {
 	return a.r.Addrs.From().Compare(b.r.Addrs.From())
 }
 
-// withGroup returns x and the ranges of one more group.
+// withGroup returns the accepted ranges and those of one more group.
 func (a acceptedRanges) withGroup(group *Group) acceptedRanges {
 	more := make(acceptedRanges, len(group.Ranges))
 	for i := range group.Ranges {
@@ -133,14 +133,14 @@ func (a acceptedRanges) withGroup(group *Group) acceptedRanges {
 // Of several groups it returns the first by name.
 func (a acceptedRanges) groupOverlapping(r Range) (name string, theirs Range, found bool) {
 	start, _ := slices.BinarySearchFunc(
-		a, r.Addrs.From(), func(a acceptedRange, from netip.Addr) int { return a.r.Addrs.To().Compare(from) },
+		a, r.Addrs.From(), func(one acceptedRange, from netip.Addr) int { return one.r.Addrs.To().Compare(from) },
 	)
-	for _, a := range a[start:] {
-		if r.Addrs.To().Less(a.r.Addrs.From()) {
+	for _, one := range a[start:] {
+		if r.Addrs.To().Less(one.r.Addrs.From()) {
 			break
 		}
-		if !found || a.group < name {
-			name, theirs, found = a.group, *a.r, true
+		if !found || one.group < name {
+			name, theirs, found = one.group, *one.r, true
 		}
 	}
 	return name, theirs, found

@@ -96,9 +96,9 @@ type Node struct {
 	IsLeaving bool
 	// IsExcluded by the label that keeps a node out of external load balancers.
 	IsExcluded bool
-	// HandsOverAsCordoned is that the node takes no new pods, and that its LBNodeAgent has such nodes hand
-	// over their addresses (onUnschedulable HandOver). It counts for an address only while another node may
-	// have that (cordons.go).
+	// HandsOverAsCordoned means that the node hands its addresses over because it is cordoned: Kubernetes gives
+	// it no new pods, and its LBNodeAgent says onUnschedulable HandOver. The node keeps an address all the same
+	// while no other node may have that (cordons.go).
 	HandsOverAsCordoned bool
 	// AddressToHandOver is the Local address that an annotation asks the node to hand over; zero for
 	// none.

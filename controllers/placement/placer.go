@@ -34,7 +34,7 @@ type placer struct {
 	hasSuccessorClaim map[netip.Addr]bool
 	localCount        map[int]int            // number of Local addresses, by family
 	localCountOfNode  map[int]map[string]int // number of Local addresses, by family and node
-	// localCountOfGroupDomain is the number of Local addresses of a group, by domain and family.
+	// localCountOfGroupDomain is the number of Local addresses in each domain of a group.
 	localCountOfGroupDomain map[GroupDomain]int
 	// held are the Local addresses that stay with their holders, in the order of addresses.
 	held map[holderLink][]*heldAddress
@@ -44,8 +44,8 @@ type placer struct {
 	subnetLengths []int
 	// nodeNetworks remembers of subnets whether Node objects have addresses in them.
 	nodeNetworks map[netip.Prefix]bool
-	// hasCordons is that a node is cordoned, and ignoresCordonsForShared that cordons do not count for the
-	// shared entries.
+	// hasCordons means that some node hands its addresses over as cordoned. With ignoresCordonsForShared the
+	// placer gives such nodes the shared entries all the same.
 	hasCordons, ignoresCordonsForShared bool
 	// isMassExpiry is that most agents have not renewed their Leases: more likely because
 	// of the API server than because of the agents.

@@ -130,10 +130,10 @@ func (p *placer) phaseByClaim(a *Address, s *situation) bool {
 	return true
 }
 
-// challengeHolder keeps an address where it is while a claim is undecided. A holder whose agent
-// renews is asked, by contestedBy in its entry, to ask the claimer's kernel. The holder yields,
-// or still says that it announces the address: then it gets an epoch above all claims, which
-// thereby end.
+// challengeHolder leaves an address with its holder until the manager has decided about a claim of it. If the
+// holder's agent renews its Lease, the manager asks that agent, by contestedBy in the holder's entry, to ask the
+// claimer's kernel. The agent then yields, or goes on to report that it announces the address: in that case the
+// manager gives the holder an epoch above those of all claims, which ends them.
 func (p *placer) challengeHolder(a *Address, s situation) {
 	spec := s.reservedBy.Spec
 	by := v1.Successor{NodeName: s.claim.Node, Epoch: s.claim.Epoch}

@@ -40,7 +40,7 @@ func connectHolder(t *testing.T, build func(between nstest.Neighbour)) (holder n
 	return holder
 }
 
-// connectByFabric connects eth0 to a holder by a fabric, of which eth0 is at port 0.
+// connectByFabric connects eth0 to a holder by a fabric, whose port 0 leads to eth0, and port 1 to the holder.
 func connectByFabric(t *testing.T, rules fabricRules) (f *fabric, holder nstest.Neighbour) {
 	t.Helper()
 	holder = connectHolder(t, func(between nstest.Neighbour) { f = startFabric(t, between, rules, "node", "holder") })

@@ -17,12 +17,12 @@ import (
 // fabricRules say what a fabric does with questions. The bridges of Linux differ in that: those of 6.18 do neither of
 // what isSenderOptional and answersDirect say, and those of Debian's 6.1.192 do both.
 type fabricRules struct {
-	// stations is which station has an address. A fabric does not learn when a station dies.
+	// stations has the stations that the fabric knows, by their addresses. It does not learn when one dies.
 	stations map[netip.Addr]MAC
-	// isSenderOptional is that the fabric treats questions without a sender as those with one. Else it answers none of
-	// them, and floods none.
+	// With isSenderOptional the fabric answers and floods questions without a sender as it does those with one;
+	// without it, it answers none of them, and floods none.
 	isSenderOptional bool
-	// answersDirect is that the fabric also answers questions that are for one station alone.
+	// With answersDirect the fabric also answers questions that are for one station alone.
 	answersDirect bool
 }
 

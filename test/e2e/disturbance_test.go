@@ -53,7 +53,7 @@ func waitForRest(ctx context.Context, svc *corev1.Service) {
 	Eventually(func(g Gomega) {
 		pods := &corev1.PodList{}
 		g.Expect(kubeClient.List(ctx, pods, client.InNamespace(svc.Namespace))).To(Succeed())
-		g.Expect(pods.Items).To(HaveEach(HaveField("DeletionTimestamp", BeNil())), "pods that stay")
+		g.Expect(pods.Items).To(HaveEach(HaveField("DeletionTimestamp", BeNil())), "pods that are ending")
 		for _, name := range nodeNames() {
 			node := &corev1.Node{}
 			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Name: name}, node)).To(Succeed())

@@ -23,6 +23,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/test/netbox"
+	"github.com/purelb/purelb-operator/test/twin"
 )
 
 // The ServiceGroups whose addresses NetBox has: one of prefixes, and one of what is reserved for a tenant.
@@ -38,7 +39,7 @@ var (
 )
 
 const (
-	netboxURL    = "http://netbox.test"
+	netboxURL    = twin.URLOfNetBox
 	netboxSecret = "netbox"
 	netboxTag    = "purelb"
 	netboxTenant = "purelb"

@@ -50,8 +50,8 @@ func (s *System) markAt(owner ipam.Owner, a netip.Addr) string {
 func (a *ipAddress) mark() (owner string, of netip.Addr) {
 	owner, _, _ = strings.Cut(a.Description, descriptionSeparator)
 	if i := strings.LastIndex(owner, addressSeparator); i >= 0 {
-		if a, err := netip.ParseAddr(owner[i+len(addressSeparator):]); err == nil {
-			return owner[:i], a
+		if parsed, err := netip.ParseAddr(owner[i+len(addressSeparator):]); err == nil {
+			return owner[:i], parsed
 		}
 	}
 	return owner, netip.Addr{}
