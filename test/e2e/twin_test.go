@@ -17,6 +17,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
@@ -122,7 +124,7 @@ func (l *twinLab) watch(ctx context.Context) {
 	}
 	kinds := map[client.Object]cache.ByObject{
 		&corev1.Service{}: in(l.namespace), &eventsv1.Event{}: in(l.namespace),
-		&v1.Announcement{}: in(purelbNamespace), &coordinationv1.Lease{}: in(purelbNamespace),
+		&coordinationv1.Lease{}: in(purelbNamespace),
 	}
 	watched, err := cache.New(config, cache.Options{Scheme: kubeClient.Scheme(), ByObject: kinds})
 	Expect(err).NotTo(HaveOccurred())
@@ -143,14 +145,63 @@ func (l *twinLab) watch(ctx context.Context) {
 		Expect(<-ended).To(Succeed())
 	})
 	Expect(watched.WaitForCacheSync(ctx)).To(BeTrue())
+	l.watchAnnouncements(config)
 }
+
+// watchAnnouncements passes Announcements on to the recorder: what a list has as a whole, as its objects are of one
+// moment and the record has the order, and what changes after it one by one. When the API server is back it lists
+// before a manager does anything.
+func (l *twinLab) watchAnnouncements(config *rest.Config) {
+	GinkgoHelper()
+	config = rest.CopyConfig(config)
+	config.QPS = -1 // while the API server is away
+	api, err := client.NewWithWatch(config, client.Options{Scheme: kubeClient.Scheme()})
+	Expect(err).NotTo(HaveOccurred())
+	watching, stop := context.WithCancel(context.Background())
+	isListed, ended := make(chan struct{}), make(chan struct{})
+	noteListed := sync.OnceFunc(func() { close(isListed) })
+	go func() {
+		defer close(ended)
+		for ; watching.Err() == nil; pause(watching, watchRetry) {
+			list := &v1.AnnouncementList{}
+			if api.List(watching, list, client.InNamespace(purelbNamespace)) != nil {
+				continue
+			}
+			l.recorder.SawAnnouncements(list.Items)
+			noteListed()
+			options := &client.ListOptions{Namespace: purelbNamespace, Raw: &metav1.ListOptions{
+				ResourceVersion: list.ResourceVersion,
+			}}
+			changes, err := api.Watch(watching, &v1.AnnouncementList{}, options)
+			if err != nil {
+				continue
+			}
+			for change := range changes.ResultChan() {
+				ann, isAnnouncement := change.Object.(*v1.Announcement)
+				switch {
+				case !isAnnouncement: // an error ends the watch
+				case change.Type == watch.Deleted:
+					l.recorder.SawAnnouncementDeleted(ann.Name)
+				default:
+					l.recorder.SawAnnouncement(ann)
+				}
+			}
+		}
+	}()
+	DeferCleanup(func() {
+		stop()
+		Eventually(ended).WithTimeout(waitLimit).Should(BeClosed())
+	})
+	Eventually(isListed).WithContext(l.ctx).WithTimeout(waitLimit).Should(BeClosed())
+}
+
+// watchRetry is after which time Announcements are listed again.
+const watchRetry = 20 * time.Millisecond
 
 func (l *twinLab) see(obj any) {
 	switch o := obj.(type) {
 	case *corev1.Service:
 		l.recorder.SawService(o)
-	case *v1.Announcement:
-		l.recorder.SawAnnouncement(o)
 	case *coordinationv1.Lease:
 		if slices.Contains(nodeNames(), strings.TrimPrefix(o.Name, v1.LeasePrefix)) {
 			l.recorder.SawLease(o)
@@ -173,11 +224,8 @@ func (l *twinLab) seeDeleted(obj any) {
 	if last, isUnknown := obj.(toolscache.DeletedFinalStateUnknown); isUnknown {
 		obj = last.Obj
 	}
-	switch o := obj.(type) {
-	case *corev1.Service:
-		l.recorder.SawServiceDeleted(o.Name)
-	case *v1.Announcement:
-		l.recorder.SawAnnouncementDeleted(o.Name)
+	if svc, isService := obj.(*corev1.Service); isService {
+		l.recorder.SawServiceDeleted(svc.Name)
 	}
 }
 

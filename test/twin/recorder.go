@@ -26,6 +26,8 @@ import (
 //     node says of each address. What one of them has is in the order in which it happened. Between two streams there
 //     is no order: controllers, nodes and the link work side by side.
 //   - Virtual addresses have no stream: nodes add them side by side.
+//   - The manager writes Announcements side by side, so an address that leaves those of two nodes is for one of them
+//     for a moment, and which one is chance: the record has the end alone.
 //   - Events count once in a scenario for each Service, Announcement, type, reason and action, as Kubernetes writes
 //     those that are repeated as a number, which it brings up to date minutes later.
 //   - Claims count when another node claims the address than the one before, as agents repeat them.
@@ -48,24 +50,38 @@ type Recorder struct {
 	types     map[netip.Addr]v1.AnnounceType
 
 	title   string
-	entries map[netip.Addr]*stream[string]
-	claims  map[netip.Addr]*stream[string]
+	entries map[netip.Addr]*stream
+	claims  map[netip.Addr]*stream
 	events  []Event
 	seen    map[Event]bool
 }
 
-// stream has what is new in a step, and what was last.
-type stream[T comparable] struct {
-	items []T
-	last  T
+// stream has what is new in a step, what was last, and what was before that.
+type stream struct {
+	items            []string
+	last, beforeLast string
 }
 
 // add adds what differs from the last.
-func (s *stream[T]) add(item T) {
+func (s *stream) add(item string) {
 	if item != s.last {
-		s.items, s.last = append(s.items, item), item
+		s.items, s.last, s.beforeLast = append(s.items, item), item, s.last
 	}
 }
+
+// addNodes adds the nodes whose Announcements have an address.
+func (s *stream) addNodes(nodes []string) {
+	slices.Sort(nodes)
+	isLastOfTwo := len(nodes) == 0 && !strings.Contains(s.last, nodeSeparator) &&
+		strings.Contains(s.beforeLast, nodeSeparator)
+	if isLastOfTwo && len(s.items) > 0 {
+		s.items = s.items[:len(s.items)-1]
+	}
+	s.add(strings.Join(nodes, nodeSeparator))
+}
+
+// nodeSeparator is between the nodes of an item.
+const nodeSeparator = "\n"
 
 // Event is an event about a Service.
 type Event struct {
@@ -83,7 +99,7 @@ func NewRecorder(nodes []string, namespace string, canonical map[string]string) 
 		services:      map[string]*corev1.Service{},
 		announcements: map[string]*v1.Announcement{}, leases: map[string]*coordinationv1.Lease{},
 		addresses: map[netip.Addr]string{}, types: map[netip.Addr]v1.AnnounceType{},
-		entries: map[netip.Addr]*stream[string]{}, claims: map[netip.Addr]*stream[string]{}, seen: map[Event]bool{},
+		entries: map[netip.Addr]*stream{}, claims: map[netip.Addr]*stream{}, seen: map[Event]bool{},
 	}
 }
 
@@ -114,6 +130,17 @@ func (r *Recorder) SawServiceDeleted(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.services, name)
+}
+
+// SawAnnouncements notes all Announcements as they are now.
+func (r *Recorder) SawAnnouncements(all []v1.Announcement) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.announcements)
+	for i := range all {
+		r.announcements[all[i].Name] = &all[i]
+	}
+	r.noteEntries()
 }
 
 // SawAnnouncement notes an Announcement as it is now.
@@ -156,7 +183,7 @@ func (r *Recorder) SawClaim(addr netip.Addr, node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.claims[addr] == nil {
-		r.claims[addr] = &stream[string]{}
+		r.claims[addr] = &stream{}
 	}
 	r.claims[addr].add(node)
 }
@@ -180,13 +207,12 @@ func (r *Recorder) noteEntries() {
 			}
 			now[addr] = append(now[addr], text)
 			if r.entries[addr] == nil {
-				r.entries[addr] = &stream[string]{}
+				r.entries[addr] = &stream{}
 			}
 		}
 	}
 	for addr, s := range r.entries {
-		slices.Sort(now[addr])
-		s.add(strings.Join(now[addr], "\n"))
+		s.addNodes(now[addr])
 	}
 }
 
@@ -268,7 +294,7 @@ type printer struct {
 // endStep keeps the letters, and forgets what has been written.
 func (p *printer) endStep() {
 	p.Recorder.letters, p.events = p.letters, nil
-	for _, streams := range []map[netip.Addr]*stream[string]{p.entries, p.claims} {
+	for _, streams := range []map[netip.Addr]*stream{p.entries, p.claims} {
 		for _, s := range streams {
 			s.items = nil
 		}
@@ -358,7 +384,7 @@ func (p *printer) writeStreams() {
 	for _, addr := range p.addressesInOrder() {
 		if s := p.entries[addr]; s != nil {
 			for _, item := range s.items {
-				entries := strings.Split(p.named(item), "\n")
+				entries := strings.Split(p.named(item), nodeSeparator)
 				slices.Sort(entries)
 				p.line("%s is for %s", p.addresses[addr], cmp.Or(strings.Join(entries, " and "), "nobody"))
 			}
