@@ -23,11 +23,11 @@
 // before each renewal, and without an answer the worker does what the checkpoint says.
 //
 // While the API server is away the agent goes on by the objects that it read last: the worker keeps them in
-// state.objects (worker.go), and a process that starts meanwhile has them from the checkpoint (checkpoint.go). It
-// withdraws nothing for that, and renews the lifetimes of its addresses. As its Lease is not renewed it is fresh no
-// more. Then it takes no address over without asking (Diff in plan/difference.go), defends none, and yields to a
-// station that it asks by itself and that answers (plan/wire_rules.go), and it asks links for its own addresses
-// (askHeld in defender_asking.go).
+// state.objects (worker.go; by which objects it syncs is decided in sources.go), and a process that starts meanwhile
+// has them from the checkpoint (checkpoint.go). It withdraws nothing for that, and renews the lifetimes of its
+// addresses. As its Lease is not renewed it is fresh no more. Then it takes no address over without asking (Diff in
+// plan/difference.go), defends none, and yields to a station that it asks by itself and that answers
+// (plan/wire_rules.go), and it asks links for its own addresses (askHeld in defender_asking.go).
 //
 // Stopping the agent withdraws nothing: the kernel goes on answering for its addresses, and the
 // next process adopts them.

@@ -225,19 +225,15 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 
 // What the worker reads: the cache, or what a list at the API server has returned.
 
-// syncKnown syncs as the cache says. Until the cache is filled, and while it may be behind what
-// was listed at the API server, what was read last counts instead; in the second case the agent
-// lists once more. It returns when to sync again; 0 is when something changes.
+// syncKnown syncs when something has woken the worker, by the objects that sources.choose says. It
+// returns when to sync again; 0 is when something changes.
 func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
-	isRead := a.state.objects.lbNodeAgent != nil && !a.state.objects.isFromCheckpoint
-	isCacheBehind := a.freshness.hasJustListed()
-	switch {
-	case !a.isCacheFilled.Load():
-	case a.state.isListing && (isRead || isCacheBehind):
+	switch a.knownSources().choose(causeWoken) {
+	case sourceLastUntilListed:
 		a.state.isCacheReadDue = true
-	case isCacheBehind:
+	case sourceLastAndList:
 		a.beginList(ctx, listRequest{timeout: requestTimeout})
-	default:
+	case sourceCache:
 		objects, err := a.readObjects(ctx, false)
 		if err != nil {
 			a.watchdog.BeginRound()
@@ -245,6 +241,7 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		a.state.objects = objects
+	case sourceLast, sourceNone, sourceList:
 	}
 	defer pacing.Signal(a.reporter.Changed)
 	return a.sync(ctx, a.state.objects, a.freshness.isFresh())
@@ -288,18 +285,23 @@ func (a *Agent) beginList(ctx context.Context, request listRequest) {
 	})
 }
 
-// syncListed syncs as the list says that was under way. If the list has failed, and there is no
-// cache to read either, it syncs as the agent knows: without anything it keeps what the kernel
-// has. It returns when to sync again; 0 is when something changes.
+// syncListed syncs when the list that was under way has ended, by the objects that sources.choose
+// says, if any. It returns when to sync again; 0 is when something changes.
 func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Duration, err error) {
 	a.state.isListing = false
 	if a.state.isCacheReadDue { // the list may be older than the change that woke the worker meanwhile
 		a.state.isCacheReadDue = false
 		pacing.Signal(a.wake)
 	}
-	isOfHeartbeat, failure := list.sync != nil, list.err
+	isOfHeartbeat, failure, cause := list.sync != nil, list.err, causeListed
 	switch {
-	case list.err == nil:
+	case failure != nil && isOfHeartbeat:
+		cause = causeHeartbeatListFailed
+	case failure != nil:
+		cause, wait = causeListFailed, minRetry
+	}
+	switch a.knownSources().choose(cause) {
+	case sourceList:
 		a.state.objects = list.objects
 		a.defender.forgetYieldsOfEarlierEntries(list.objects.announcements)
 		if isOfHeartbeat {
@@ -307,10 +309,9 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 			pacing.Signal(a.wake) // for what has to be repaired or renewed
 		}
 		wait, err = a.sync(ctx, a.state.objects, true)
-	case !isOfHeartbeat:
-		wait = minRetry // the worker lists once more, or reads the cache
-	case !a.isCacheFilled.Load():
+	case sourceLast: // without anything the agent keeps what the kernel has
 		wait, err = a.sync(ctx, a.state.objects, a.freshness.isFresh())
+	case sourceNone, sourceLastUntilListed, sourceLastAndList, sourceCache:
 	}
 	if !isOfHeartbeat {
 		pacing.Signal(a.reporter.Changed) // the heartbeat does so once it has renewed the Lease
