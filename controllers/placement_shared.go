@@ -85,7 +85,7 @@ func (r *PlacementReconciler) writeCommon(
 	if stored != nil {
 		entries = stored.Spec.Addresses
 	}
-	refused, err := partialwrite.Write(wanted, entries, func(part []v1.AnnouncedAddress) (bool, error) {
+	outcome := partialwrite.Write(wanted, entries, func(part []v1.AnnouncedAddress) (bool, error) {
 		if stored != nil && placement.SameAddresses(stored.Spec.Addresses, part) || stored == nil && len(part) == 0 {
 			return false, nil
 		}
@@ -109,5 +109,5 @@ func (r *PlacementReconciler) writeCommon(
 		r.noteWrite(sharedKey(name), c)
 		return false, nil
 	})
-	return r.absorbRefusals(ctx, sharedKey(lbNodeAgent), wanted, refused, err)
+	return r.absorbRefusals(ctx, sharedKey(lbNodeAgent), wanted, outcome)
 }

@@ -120,7 +120,7 @@ func (r *PlacementReconciler) writeAnnouncement(
 	ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement,
 ) error {
 	wanted := spec.Addresses
-	refused, err := partialwrite.Write(wanted, entriesOf(stored), func(part []v1.AnnouncedAddress) (bool, error) {
+	outcome := partialwrite.Write(wanted, entriesOf(stored), func(part []v1.AnnouncedAddress) (bool, error) {
 		spec.Addresses = part
 		written, err := r.putAnnouncement(ctx, n, name, spec, stored)
 		if err != nil {
@@ -129,26 +129,22 @@ func (r *PlacementReconciler) writeAnnouncement(
 		stored, n.stored[name] = written, written
 		return false, nil
 	})
-	return r.absorbRefusals(ctx, n.node, wanted, refused, err)
+	return r.absorbRefusals(ctx, n.node, wanted, outcome)
 }
 
-// absorbRefusals notes which entries of an owner were refused. It returns errors that are
-// not about entries.
+// absorbRefusals notes which entries of an owner were refused. It returns an error that is not
+// about entries.
 func (r *PlacementReconciler) absorbRefusals(
-	ctx context.Context, owner string, wanted, refused []v1.AnnouncedAddress, err error,
+	ctx context.Context, owner string, wanted []v1.AnnouncedAddress, outcome partialwrite.Outcome,
 ) error {
-	r.state.refusals.NoteWrite(owner, wanted, refused, err, r.Now())
-	if len(refused) == 0 {
-		return err
+	r.state.refusals.NoteWrite(owner, wanted, outcome, r.Now())
+	if refused := outcome.Refused; len(refused) > 0 {
+		log.FromContext(ctx).Error(
+			outcome.Refusal, "The API server refuses what is to be announced", "owner", owner, "entries", len(refused),
+			"first", refused[0].Address,
+		)
 	}
-	if err != nil && !isRefused(err) {
-		return err
-	}
-	log.FromContext(ctx).Error(
-		err, "The API server refuses what is to be announced", "owner", owner, "entries", len(refused), "first",
-		refused[0].Address,
-	)
-	return nil
+	return outcome.Err
 }
 
 // isRefused reports whether the API server will not have an object for what is in it, or by

@@ -1,7 +1,6 @@
 package partialwrite
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"sync"
@@ -69,23 +68,23 @@ func (r *Refusals) WithoutRefused(
 	return accepted
 }
 
-// NoteWrite notes which of the entries of an owner that were written now were refused, and
-// why.
-func (r *Refusals) NoteWrite(owner string, written, refused []v1.AnnouncedAddress, err error, now time.Time) {
+// NoteWrite notes which of the wanted entries of an owner were refused, and why. An entry of an earlier
+// refusal that was written now is forgotten, unless it is not known what became of it.
+func (r *Refusals) NoteWrite(owner string, wanted []v1.AnnouncedAddress, outcome Outcome, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.byOwner[owner]
-	if len(before) == 0 && len(refused) == 0 {
+	if len(before) == 0 && len(outcome.Refused) == 0 {
 		return
 	}
 	after := map[string]refusal{}
 	maps.Copy(after, before)
-	for _, e := range written {
-		if old, exists := after[e.Address]; exists && old.isOf(e) {
+	for _, e := range wanted {
+		if old, exists := after[e.Address]; exists && old.isOf(e) && outcome.Err == nil {
 			delete(after, e.Address)
 		}
 	}
-	for _, e := range refused {
+	for _, e := range outcome.Refused {
 		retry := pacing.Backoff{Min: minRefusalWait, Max: maxRefusalWait}
 		if old, exists := before[e.Address]; exists {
 			retry = old.retry
@@ -93,8 +92,9 @@ func (r *Refusals) NoteWrite(owner string, written, refused []v1.AnnouncedAddres
 		retryAfter := now.Add(retry.Next())
 		after[e.Address] = refusal{entry: e, retryAt: retryAfter, retry: retry,
 			why: placement.Explanation{
-				Reason:  v1.ReasonRefused,
-				Message: fmt.Sprintf("the API server refuses what is to be announced: %s", textlimit.Shorten(err.Error(), 256)),
+				Reason: v1.ReasonRefused,
+				Message: "the API server refuses what is to be announced: " +
+					textlimit.Shorten(outcome.Refusal.Error(), 256),
 			}}
 	}
 	if r.byOwner == nil {

@@ -11,6 +11,11 @@ import (
 	"github.com/purelb/purelb-operator/controllers/partialwrite"
 )
 
+// refused is the outcome of a write of which these entries were refused.
+func refused(why string, entries []v1.AnnouncedAddress) partialwrite.Outcome {
+	return partialwrite.Outcome{Refused: entries, Refusal: errors.New(why)}
+}
+
 // TestFaultRefusals checks when what was refused is tried again.
 func TestFaultRefusals(t *testing.T) {
 	var r partialwrite.Refusals
@@ -21,7 +26,7 @@ func TestFaultRefusals(t *testing.T) {
 		if held(bad...) {
 			t.Fatalf("it is held back, although %s have passed", wait)
 		}
-		r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
+		r.NoteWrite("a", bad, refused("invalid", bad), now)
 		if got := r.UntilRetry(now); got != wait || !held(bad...) {
 			t.Errorf("it is tried again in %s, want %s", got, wait)
 		}
@@ -39,15 +44,19 @@ func TestFaultRefusals(t *testing.T) {
 	if held(bad...) || len(r.Explanations()) > 0 {
 		t.Error("what was not wanted any more is remembered")
 	}
-	r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
-	if r.NoteWrite("a", bad, nil, nil, now); len(r.Explanations()) > 0 || held(bad...) {
+	r.NoteWrite("a", bad, refused("invalid", bad), now)
+	if r.NoteWrite("a", bad, partialwrite.Outcome{}, now); len(r.Explanations()) > 0 || held(bad...) {
 		t.Error("what was accepted counts as refused")
 	}
-	r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
+	r.NoteWrite("a", bad, refused("invalid", bad), now)
 	stored := []v1.AnnouncedAddress{other} // what is written meanwhile
-	r.NoteWrite("a", r.WithoutRefused("a", bad, stored, now), nil, nil, now)
+	r.NoteWrite("a", r.WithoutRefused("a", bad, stored, now), partialwrite.Outcome{}, now)
 	if !held(bad...) {
 		t.Error("it is tried again at once, although only what was stored has been written")
+	}
+	r.NoteWrite("a", bad, partialwrite.Outcome{Err: errors.New("timeout")}, now)
+	if len(r.Explanations()) == 0 || !held(bad...) {
+		t.Error("it is forgotten, although nothing is known of the next write")
 	}
 	if r.Prune(func(string) bool { return false }); len(r.Explanations()) > 0 {
 		t.Error("an owner that is gone is remembered")
@@ -61,7 +70,7 @@ func TestFirstRetry(t *testing.T) {
 	refuse := func(owner string, times int) {
 		for range times {
 			bad := []v1.AnnouncedAddress{{Address: "10.0.0.1", ServiceGroup: "bad"}}
-			r.NoteWrite(owner, bad, bad, errors.New("invalid"), now)
+			r.NoteWrite(owner, bad, refused("invalid", bad), now)
 		}
 	}
 	refuse("a", 3)
@@ -76,7 +85,7 @@ func TestFirstRetry(t *testing.T) {
 func TestRefusalsOfOwners(t *testing.T) {
 	var r partialwrite.Refusals
 	bad := []v1.AnnouncedAddress{{Address: "10.0.0.1", ServiceGroup: "bad"}}
-	r.NoteWrite("a", bad, bad, errors.New(strings.Repeat("x", 1000)), time.Unix(1000, 0))
+	r.NoteWrite("a", bad, refused(strings.Repeat("x", 1000), bad), time.Unix(1000, 0))
 	r.Prune(func(owner string) bool { return owner == "a" })
 	why, exists := r.Explanations()[netip.MustParseAddr("10.0.0.1")]
 	if _, reason, _ := strings.Cut(why.Message, ": "); !exists || len(reason) != 256 {

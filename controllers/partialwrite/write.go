@@ -38,19 +38,27 @@ func entriesByText(entries []v1.AnnouncedAddress) map[string]v1.AnnouncedAddress
 // ErrObjectRefused marks the errors by which an object is refused whatever its entries are.
 var ErrObjectRefused = errors.New("the object is refused")
 
+// Outcome is what became of the wanted entries of an object.
+type Outcome struct {
+	// Refused are the entries that the API server refuses, and Refusal is the last error by which it did.
+	Refused []v1.AnnouncedAddress
+	Refusal error
+	// Err is an error that says nothing about entries. What became of those that are not refused is not known then.
+	Err error
+}
+
 // Write writes as many of the wanted entries of one object as the API server accepts.
 // try writes some entries, and reports whether they are refused for what they are, as
 // against an error that says nothing about them. Where the object is refused, its entries
 // that differ from the stored ones are tried in smaller and smaller parts, and those that
 // are refused by themselves stay as they are stored. Where the error is ErrObjectRefused, all
-// that differ do, and no part is tried. Write returns these, with the
-// error by which they were refused, or the error that says nothing about them.
+// that differ do, and no part is tried.
 func Write(
 	wanted, stored []v1.AnnouncedAddress, try func([]v1.AnnouncedAddress) (isRefused bool, err error),
-) (refused []v1.AnnouncedAddress, err error) {
+) Outcome {
 	isRefused, err := try(wanted)
 	if !isRefused {
-		return nil, err
+		return Outcome{Err: err}
 	}
 	w := partWriter{wanted: wanted, stored: stored, try: try, isUndecided: map[string]bool{}, lastRefusal: err}
 	var suspects []v1.AnnouncedAddress
@@ -62,17 +70,27 @@ func Write(
 		}
 	}
 	if errors.Is(err, ErrObjectRefused) {
-		return suspects, err
+		return refusedAll(suspects, err)
 	}
 	if isRefused, tryErr := w.tryWith(nil); isRefused {
-		return suspects, err
+		return refusedAll(suspects, err)
 	} else if tryErr != nil {
-		return nil, tryErr
+		return Outcome{Err: tryErr}
 	}
-	if err := w.add(suspects); err != nil {
-		return w.refused, err
+	err = w.add(suspects)
+	if len(w.refused) == 0 {
+		return Outcome{Err: err}
 	}
-	return w.refused, w.lastRefusal
+	return Outcome{Refused: w.refused, Refusal: w.lastRefusal, Err: err}
+}
+
+// refusedAll is the outcome for an object that is refused whatever its entries are. If none of them differs from what
+// is stored, nothing is known of entries.
+func refusedAll(entries []v1.AnnouncedAddress, refusal error) Outcome {
+	if len(entries) == 0 {
+		return Outcome{Err: refusal}
+	}
+	return Outcome{Refused: entries, Refusal: refusal}
 }
 
 // partWriter writes one object in parts.
@@ -81,7 +99,7 @@ type partWriter struct {
 	try            func([]v1.AnnouncedAddress) (isRefused bool, err error)
 	// isUndecided are the addresses of entries that were not accepted so far.
 	isUndecided map[string]bool
-	// refused are the entries that were refused by themselves, and refusal is the last
+	// refused are the entries that were refused by themselves, and lastRefusal is the last
 	// error by which one was.
 	refused     []v1.AnnouncedAddress
 	lastRefusal error

@@ -161,14 +161,14 @@ func (w *world) write(inputs *placement.Inputs, result *placement.Result, genera
 				}
 				continue
 			}
-			refused, err := partialwrite.Write(wanted, stored, func(part []v1.AnnouncedAddress) (bool, error) {
+			outcome := partialwrite.Write(wanted, stored, func(part []v1.AnnouncedAddress) (bool, error) {
 				if w.refuses(part, m.stored.entries) {
 					return true, errors.New("invalid")
 				}
 				changed = w.store(m, part, result.AnnouncesShared[m.Name], claims) || changed
 				return false, nil
 			})
-			w.refusals.NoteWrite(m.Name, wanted, refused, err, w.now)
+			w.refusals.NoteWrite(m.Name, wanted, outcome, w.now)
 		}
 	}
 	for _, m := range w.machines {
@@ -254,7 +254,7 @@ func (w *world) writeShared(all []v1.AnnouncedAddress) bool {
 	}
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
 		stored := w.shared[name].Addresses
-		refused, err := partialwrite.Write(changed[name].Addresses, stored, func(part []v1.AnnouncedAddress) (bool, error) {
+		outcome := partialwrite.Write(changed[name].Addresses, stored, func(part []v1.AnnouncedAddress) (bool, error) {
 			is, exists := w.shared[name]
 			if exists && placement.SameAddresses(is.Addresses, part) || !exists && len(part) == 0 {
 				return false, nil
@@ -269,7 +269,7 @@ func (w *world) writeShared(all []v1.AnnouncedAddress) bool {
 			w.noteShared(sharedChange{name, &spec})
 			return false, nil
 		})
-		w.refusals.NoteWrite(owner, changed[name].Addresses, refused, err, w.now)
+		w.refusals.NoteWrite(owner, changed[name].Addresses, outcome, w.now)
 	}
 	again := revise()
 	w.must(sharedOnce, len(again) == 0, "%v", again)
