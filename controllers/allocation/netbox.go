@@ -152,7 +152,7 @@ func parseNetbox(spec *v1.NetboxPools, path *field.Path) (n *Netbox, warnings []
 // reservedNetboxStatus is the status of a tenant's addresses that Services can get.
 const reservedNetboxStatus = "reserved"
 
-// parseNetboxURL checks the URL of a NetBox and cuts off what follows its root.
+// parseNetboxURL checks the URL of a NetBox, and cuts off slashes and /api at its end.
 func parseNetboxURL(s string) (string, error) {
 	u, err := url.Parse(s)
 	switch {
@@ -163,10 +163,11 @@ func parseNetboxURL(s string) (string, error) {
 	case u.RawQuery != "" || u.Fragment != "":
 		return "", errors.New("must not have a query or fragment")
 	}
-	return strings.TrimSuffix(strings.TrimRight(s, "/"), "/api"), nil
+	u.Path, u.RawPath = strings.TrimRight(strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/api"), "/"), ""
+	return u.String(), nil // the scheme is in lower case
 }
 
-// HasURL reports whether text is the URL of the NetBox, whatever it has behind its root.
+// HasURL reports whether text is the URL of the NetBox, with or without /api at its end.
 func (n *Netbox) HasURL(text string) bool {
 	parsed, err := parseNetboxURL(strings.TrimSpace(text))
 	return err == nil && parsed == n.URL

@@ -166,6 +166,8 @@ func TestParseNetboxURL(t *testing.T) {
 		"https://netbox.example/":           "https://netbox.example",
 		"https://netbox.example/api/":       "https://netbox.example",
 		"http://netbox.example:8000/netbox": "http://netbox.example:8000/netbox",
+		"HTTP://netbox.example":             "http://netbox.example",
+		"https://netbox.example//api//":     "https://netbox.example",
 		"https://user:secret@n": `spec.netbox.url: Invalid value: "…": must not have a user or password: the ` +
 			`token goes into the Secret`,
 		"https://n?a=b": `spec.netbox.url: Invalid value: "https://n?a=b": must not have a query or fragment`,
