@@ -49,7 +49,7 @@ func RecallEvents(svc *corev1.Service, places []Place) EventMemory {
 	)
 	var announced, conflicts, failures []Place
 	for _, p := range places {
-		isInCondition := condition != nil && strings.Contains(condition.Message, describeState(p))
+		isInCondition := condition != nil && strings.Contains(condition.Message, messageSeparator+describeState(p))
 		switch {
 		case p.State != v1.StateAnnounced:
 		case p.Type == v1.AnnounceVirtual && condition != nil, slices.Contains(listed, annotationEntry(p)):

@@ -130,6 +130,11 @@ func TestRecallEvents(t *testing.T) {
 			"nothing has changed", map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1 n2,eth0,10.0.0.2"},
 			"4 of 6 announcements are made; 10.0.0.4 on n2 is Conflict (it answers); 10.0.0.5 on n2 is Failed (refused)", "",
 		},
+		{
+			"addresses that end alike", map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1 n2,eth0,10.0.0.2"},
+			"4 of 6 announcements are made; 110.0.0.4 on n2 is Conflict; 110.0.0.5 on n2 is Failed",
+			"AddressConflict 10.0.0.4, AnnouncementFailed 10.0.0.5",
+		},
 	} {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: row.annotations}}
 		if row.message != "" {

@@ -65,6 +65,11 @@ func TestSummarise(t *testing.T) {
 			"False Announcing: 0 of 1 announcements are made; 10.0.0.1 on n1 is Pending"},
 		{"one of two nowhere", "10.0.0.1 fd00::1", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Virtual", "Announced"})},
 			map[string]string{}, "False NotAnnounced: 1 of 1 announcements are made; fd00::1 has no node"},
+		{
+			"many nowhere", "10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4", nil, map[string]string{},
+			"False NotAnnounced: 0 of 0 announcements are made; 10.0.0.1 has no node; 10.0.0.2 has no node; " +
+				"10.0.0.3 has no node; and 1 more",
+		},
 		{"many wait", "10.0.0.1",
 			[]v1.Announcement{on("n1", [3]string{"10.0.0.1", "Virtual", "Failed"}),
 				on("n2", [3]string{"10.0.0.1", "Virtual", ""}),

@@ -87,6 +87,9 @@ func describeState(p Place) string {
 	return fmt.Sprintf("%s on %s is %s", p.Address, p.Node, p.State)
 }
 
+// messageSeparator stands before each thing that a message names.
+const messageSeparator = "; "
+
 // announcedCondition says how many of all announcements are made, and names up to three of the
 // addresses that have no node, and of the announcements that wait.
 func announcedCondition(announced, all int, unplaced, waiting []string) metav1.Condition {
@@ -95,14 +98,14 @@ func announcedCondition(announced, all int, unplaced, waiting []string) metav1.C
 	switch {
 	case len(unplaced) > 0:
 		c.Reason = v1.ReasonNotAnnounced
-		for _, s := range unplaced[:min(len(unplaced), maxNamedInCondition)] {
-			c.Message += "; " + s
+		for _, s := range textlimit.First(unplaced, maxNamedInCondition) {
+			c.Message += messageSeparator + s
 		}
 	case announced == all:
 		c.Status, c.Reason = metav1.ConditionTrue, v1.ReasonAnnounced
 	}
 	for _, s := range textlimit.First(waiting, maxNamedInCondition) {
-		c.Message += "; " + s
+		c.Message += messageSeparator + s
 	}
 	return c
 }
