@@ -78,7 +78,11 @@ func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { s.load(mgr, obj) },
 		UpdateFunc: func(_, obj any) { s.load(mgr, obj) },
-		DeleteFunc: func(any) { // an administrator wants a new certificate
+		DeleteFunc: func(obj any) {
+			if name, err := toolscache.DeletionHandlingObjectToName(obj); err != nil || name.AsNamespacedName() != s.secret {
+				return
+			}
+			// An administrator wants a new certificate.
 			if err := makeSecret(ctx, c, s.secret); err != nil {
 				mgr.GetLogger().Error(err, "Cannot renew the webhooks' certificate")
 			}

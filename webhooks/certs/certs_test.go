@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/purelb/purelb-operator/test/apiserver"
@@ -35,8 +37,17 @@ func TestSource(t *testing.T) {
 		}
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	c, err := client.New(config, client.Options{})
+	unwatched, err := client.NewWithWatch(config, client.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
+	var created atomic.Int32 // Secrets, or tries to
+	c := interceptor.NewClient(unwatched, interceptor.Funcs{Create: func(
+		ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption,
+	) error {
+		if _, isSecret := obj.(*corev1.Secret); isSecret {
+			created.Add(1)
+		}
+		return c.Create(ctx, obj, opts...)
+	}})
 	configuration := &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "purelb-validating"},
 		Webhooks: []admissionv1.ValidatingWebhook{{
@@ -97,12 +108,16 @@ func TestSource(t *testing.T) {
 		first = trusted(g)
 	}).WithTimeout(time.Minute).Should(Succeed())
 
-	// Deleting the Secret renews the certificate.
+	// Deleting the Secret renews the certificate, and deleting another one does nothing.
+	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: secret + "-other"}}
+	g.Expect(unwatched.Create(ctx, other)).To(Succeed())
+	g.Expect(unwatched.Delete(ctx, other)).To(Succeed())
 	g.Expect(c.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: secret}})).
 		To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(trusted(g)).NotTo(Equal(first))
 	}).WithTimeout(time.Minute).Should(Succeed())
+	g.Expect(created.Load()).To(Equal(int32(2)), "at the start, and when it was deleted")
 
 	// A configuration that is applied anew is trusted again.
 	g.Expect(c.Delete(ctx, configuration)).To(Succeed())
