@@ -257,7 +257,7 @@ var _ = firesWhen("a stranger has the managers' Lease, and when no manager runs"
 }, func(ctx SpecContext) {
 	p := startPrometheus(ctx, prometheusOptions{})
 	p.waitUntilSilent(ctx)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, Name: "manager.purelb.io"}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, Name: managerLease}}
 	const stranger = "stranger"
 	release := func(ctx context.Context) {
 		GinkgoHelper()

@@ -339,11 +339,14 @@ func (m *disturbedService) reboot(node string, end func(context.Context, string)
 	Expect(m.findAnnouncers(Default)).To(Equal(holder), "nothing moves back")
 }
 
+// managerLease is the Lease of the manager that leads.
+const managerLease = "manager.purelb.io"
+
 // findLeader returns the pod and the node of the manager that leads. The Lease may name a pod
 // that is gone or ending: then no manager leads yet.
 func findLeader(ctx context.Context, g Gomega) (pod, node string) {
 	lease := &coordinationv1.Lease{}
-	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "manager.purelb.io"}, lease)).
+	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: managerLease}, lease)).
 		To(Succeed())
 	pod, _, _ = strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
 	p := &corev1.Pod{}

@@ -357,7 +357,11 @@ func (l *twinLab) do(step twin.Step) error {
 		return testLab.StopControlPlane(l.ctx)
 	case twin.StartAPI:
 		l.isAPIAway = false
-		return testLab.StartControlPlane(l.ctx)
+		started := time.Now()
+		if err := testLab.StartControlPlane(l.ctx); err != nil {
+			return err
+		}
+		l.waitUntilLed(started)
 	case twin.KillLeader:
 		_, node := waitForLeader(l.ctx)
 		Expect(killProgram(l.ctx, node, "manager")).To(BeTrue(), "a manager on %s", node)
@@ -446,6 +450,22 @@ func (l *twinLab) andBack(err error) error {
 		waitUntilReady(l.ctx)
 	}
 	return err
+}
+
+// waitUntilLed waits until a manager that leads has renewed its Lease after a time, a second after it began to lead at
+// the earliest: one that has just begun does not know yet which Services there are.
+func (l *twinLab) waitUntilLed(since time.Time) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		lease := &coordinationv1.Lease{}
+		key := client.ObjectKey{Namespace: purelbNamespace, Name: managerLease}
+		g.Expect(kubeClient.Get(l.ctx, key, lease)).To(Succeed())
+		g.Expect(lease.Spec.RenewTime).NotTo(BeNil())
+		g.Expect(lease.Spec.AcquireTime).NotTo(BeNil())
+		g.Expect(lease.Spec.RenewTime.Time).To(BeTemporally(">", since))
+		g.Expect(lease.Spec.RenewTime.Time).To(BeTemporally(">", lease.Spec.AcquireTime.Add(time.Second)))
+		findLeader(l.ctx, g)
+	}).WithContext(l.ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 }
 
 // signalKubelet sends a signal to the kubelet of a node.
