@@ -38,7 +38,7 @@ func TestAdvertisedWrites(t *testing.T) {
 		Status: corev1.ServiceStatus{
 			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "10.1.0.1"}}},
 			Conditions: []metav1.Condition{
-				{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: record.String()},
+				{Type: v1.ConditionAllocationRecord, Status: metav1.ConditionTrue, Message: record.String()},
 				{Type: v1.ConditionAllocated, Status: metav1.ConditionTrue},
 			},
 		},

@@ -56,11 +56,11 @@ func allocationInputs(
 		AreFactsComplete: func() bool { return areFactsComplete(nodes.Items, announcements) },
 	}
 	if inputs.Catalog.SelectsNamespaces() {
-		if inputs.Namespaces, err = namespaceLabels(ctx, c); err != nil {
+		if inputs.NamespaceLabels, err = namespaceLabels(ctx, c); err != nil {
 			return nil, nil, err
 		}
 	}
-	inputs.NodeAddresses, inputs.Excess = allocation.AcceptNodeAddresses(
+	inputs.NodeAddresses, inputs.ExcessNodeAddresses = allocation.AcceptNodeAddresses(
 		nodeAddresses(nodes.Items, announcements), inputs.Catalog.PoolRanges(),
 	)
 	return inputs, groups.Items, nil

@@ -42,11 +42,11 @@ type AnnouncedReconciler struct {
 type announcedState struct {
 	mu sync.Mutex
 	// events is what the events of each Service that has addresses have said. It is lost
-	// with the process; announced.RecallEvents says what then becomes of events.
+	// with the process; announced.RestoreEventMemory says what then becomes of events.
 	events map[client.ObjectKey]announced.EventMemory
 	// settling has, of each Service of which one of the settledConditions is to change, the
 	// change. It is lost with the process: then the change is written that much later.
-	settling map[settlingKey]announced.Settling
+	settling map[settlingKey]announced.PendingChange
 }
 
 // settledConditions are those of which a change is written once it has lasted.
@@ -79,13 +79,13 @@ func (s *announcedState) settle(
 ) (isDue bool, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	isDue, wait, next := s.settling[key].Settle(stored, wanted, now)
+	isDue, wait, next := s.settling[key].Decide(stored, wanted, now)
 	if wait == 0 {
 		delete(s.settling, key)
 		return isDue, 0
 	}
 	if s.settling == nil {
-		s.settling = map[settlingKey]announced.Settling{}
+		s.settling = map[settlingKey]announced.PendingChange{}
 	}
 	s.settling[key] = next
 	return false, wait
@@ -272,7 +272,7 @@ func (r *AnnouncedReconciler) recordEvents(ctx context.Context, svc *corev1.Serv
 	before, isKnown := r.state.events[key]
 	r.state.mu.Unlock()
 	if !isKnown {
-		before = announced.RecallEvents(svc, places)
+		before = announced.RestoreEventMemory(svc, places)
 	}
 	newEvents, after := announced.NewEvents(before, places, func(mac string) string { return r.nodeByMAC(ctx, mac) })
 	for _, e := range newEvents {

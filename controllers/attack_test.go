@@ -197,7 +197,7 @@ func TestAttackOlderSharer(t *testing.T) {
 	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.67.2"}))
 	waitUntilAllocated(t)
 	g.Expect(condition(victim, v1.ConditionAllocated)(g)).To(Equal("True Allocated: 172.16.67.1 from pool older-shares"))
-	g.Expect(condition(victim, v1.ConditionRecord)(g)).
+	g.Expect(condition(victim, v1.ConditionAllocationRecord)(g)).
 		To(Equal("True Recorded: 172.16.67.1 group=older-shares type=remote ports=TCP/443 key=k"))
 	g.Expect(eventsOf(victim, v1.EventAddressReleased)(g)).To(BeEmpty())
 	g.Expect(eventsOf(victim, v1.EventDuplicateAddress)(g)).To(BeEmpty())
@@ -231,7 +231,7 @@ func TestAttackSharerWithPolicyLocal(t *testing.T) {
 		func(svc *corev1.Service) { svc.Namespace = other },
 	)
 	g.Eventually(ingress(victim)).Should(Equal([]string{"172.16.69.1"}))
-	g.Eventually(condition(victim, v1.ConditionRecord)).
+	g.Eventually(condition(victim, v1.ConditionAllocationRecord)).
 		Should(Equal("True Recorded: 172.16.69.1 group=local-across type=remote key=k"))
 	patch(t, attacker, `{"metadata":{"annotations":{"purelb.io/service-group":"local-across"}}}`)
 	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal(why))

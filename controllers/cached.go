@@ -82,7 +82,7 @@ func SlimService(obj any) (any, error) {
 	}
 	for _, c := range svc.Status.Conditions {
 		switch c.Type {
-		case v1.ConditionAllocated, v1.ConditionRecord, v1.ConditionAnnounced, v1.ConditionAdvertised,
+		case v1.ConditionAllocated, v1.ConditionAllocationRecord, v1.ConditionAnnounced, v1.ConditionAdvertised,
 			v1.ConditionServiceReachable:
 			c.Message = cutText(c.Message, maxServiceMessage)
 			slim.Status.Conditions = append(slim.Status.Conditions, c)
@@ -97,7 +97,7 @@ func SlimService(obj any) (any, error) {
 }
 
 // slimServiceSpec keeps the whole of a spec of the usual size, because the manager tells
-// specs apart that users have written (announced.OverrideOf). What it cuts of others does
+// specs apart that users have written (announced.DecideOverride). What it cuts of others does
 // not count there.
 func slimServiceSpec(spec *corev1.ServiceSpec) corev1.ServiceSpec {
 	slim := *spec

@@ -148,7 +148,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 		},
 	}
 	full.Status.Conditions = []metav1.Condition{
-		{Type: "example.com/Foreign", Message: "x"}, {Type: v1.ConditionRecord, Message: record.String()},
+		{Type: "example.com/Foreign", Message: "x"}, {Type: v1.ConditionAllocationRecord, Message: record.String()},
 		{Type: v1.ConditionAllocated, Message: "y"}, {Type: v1.ConditionAnnounced, Message: "z"},
 		{Type: v1.ConditionAdvertised}, {Type: v1.ConditionServiceReachable},
 	}
@@ -158,7 +158,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 		"the request":   func(svc *corev1.Service) any { return allocation.RequestOf(svc) },
 		"the addresses": func(svc *corev1.Service) any { return allocation.AddressesToAnnounce(svc) },
 		"the override": func(svc *corev1.Service) any {
-			return announced.OverrideOf(svc, true, v1.PolicyLocalOverride, places)
+			return announced.DecideOverride(svc, true, v1.PolicyLocalOverride, places)
 		},
 		"the spec":             func(svc *corev1.Service) any { return svc.Spec },
 		"PureLB's annotations": func(svc *corev1.Service) any { return allocationAnnotations(svc) },
@@ -180,7 +180,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 	// Texts that are too long are known as such, and what is not PureLB's keeps its addresses.
 	full.Annotations[v1.AnnotationAddresses] = strings.Repeat("1", 5000)
 	if got, want := allocation.RequestOf(slimmed(t, SlimService, full)),
-		allocation.RequestOf(full); !reflect.DeepEqual(got, want) || got.TooLongText == "" {
+		allocation.RequestOf(full); !reflect.DeepEqual(got, want) || got.TooLongMessage == "" {
 		t.Errorf("a long list: %+v, not %+v", got, want)
 	}
 	full.Spec.LoadBalancerClass = ptr.To("example.com/other")

@@ -60,7 +60,7 @@ func TestInsistsOnLocal(t *testing.T) {
 			record := allocation.Record{
 				Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, Group: "lan", Type: v1.PoolTypeLocal,
 			}
-			svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Message: record.String()}}
+			svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionAllocationRecord, Message: record.String()}}
 			c := &cluster{catalog: allocation.Catalog{"other": {Group: allocation.Group{PolicyLocal: v1.PolicyLocalOverride}}}}
 			if row.ofGroup != "" {
 				c.catalog["lan"] = &allocation.Verdict{Group: allocation.Group{PolicyLocal: row.ofGroup}}
@@ -205,7 +205,7 @@ func TestAttackSharerWithoutEndpointsPlaced(t *testing.T) {
 				record := allocation.Record{
 					Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, Group: "default", Type: poolType,
 				}
-				svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Message: record.String()}}
+				svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionAllocationRecord, Message: record.String()}}
 				svc.Spec.Type = corev1.ServiceTypeLoadBalancer
 				svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.9"}}
 				return svc

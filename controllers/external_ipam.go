@@ -68,17 +68,19 @@ func NewExternalIPAM(c client.Client, uncached client.Reader, o ExternalIPAMOpti
 	}
 	x.broker = ipam.NewBroker(ipam.Options{
 		Cluster: x, Now: o.Now, Tasks: o.Tasks,
-		NewSystem: func(group string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
+		NewSystem: func(
+			group string, config *allocation.Netbox, token string, installationID types.UID,
+		) (ipam.System, error) {
 			options := o.Netbox
 			options.Now, options.Tasks = o.Now, o.Tasks
 			options.Observe = func(outcome string, took time.Duration) { o.Metrics.ObserveIPAMRequest(group, outcome, took) }
-			return netbox.NewSystem(config, token, cluster, options)
+			return netbox.NewSystem(config, token, installationID, options)
 		},
-		AnswersChanged: func(name types.NamespacedName) { enqueueIfRunning(&x.serviceQueue, name, 0) },
-		ObservationChanged: func(group string) {
+		OnAnswersChanged: func(name types.NamespacedName) { enqueueIfRunning(&x.serviceQueue, name, 0) },
+		OnObservationChanged: func(group string) {
 			enqueueIfRunning(&x.groupQueue, types.NamespacedName{Namespace: x.namespace, Name: group}, ipamReportWait)
 		},
-		FoundDifference: x.reportDifference,
+		OnDifference: x.reportDifference,
 	})
 	return x
 }
@@ -119,7 +121,7 @@ func (x *ExternalIPAM) releaseRecorded(record allocation.Record, addrs []netip.A
 	}
 	for _, a := range addrs {
 		if slices.Contains(record.Addresses, a) {
-			x.broker.Release(record.Group, a)
+			x.broker.QueueRelease(record.Group, a)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func withObservation(sg *v1.ServiceGroup, o *ipam.Observation) *v1.ServiceGroup 
 	} else {
 		meta.SetStatusCondition(&sg.Status.Conditions, metav1.Condition{
 			Type: v1.ConditionDrift, Status: metav1.ConditionTrue, ObservedGeneration: sg.Generation,
-			Reason: v1.ReasonDrift, Message: textlimit.Shorten(message, maxMessage),
+			Reason: v1.ReasonRecordsDiffer, Message: textlimit.Shorten(message, maxMessage),
 		})
 	}
 	return sg
@@ -64,13 +64,13 @@ const maxDifferences = 20
 // empty text.
 func describeDrift(o *ipam.Observation) string {
 	texts := slices.Clone(o.Report.Problems)
-	if o.UnusedTooMany > 0 {
+	if o.UnusedNotReleased > 0 {
 		texts = append(
 			texts,
 			fmt.Sprintf(
 				"%d records of this cluster are of addresses that no Service has: these are too many to be released without a "+
 					"person having looked; delete them in NetBox",
-				o.UnusedTooMany,
+				o.UnusedNotReleased,
 			),
 		)
 	}

@@ -112,7 +112,9 @@ func TestFaultObjectGone(t *testing.T) {
 		ObjectMeta: meta("gone"), Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
 		Status: corev1.ServiceStatus{
 			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "10.48.0.1"}}},
-			Conditions:   []metav1.Condition{{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: record.String()}},
+			Conditions: []metav1.Condition{
+				{Type: v1.ConditionAllocationRecord, Status: metav1.ConditionTrue, Message: record.String()},
+			},
 		},
 	}
 	announced.Annotations = map[string]string{v1.AnnotationAddedTo: "node1/eth0"}

@@ -68,7 +68,7 @@ func TestAttackForeignAnnotations(t *testing.T) {
 	isUntouched()
 
 	patch(t, svc, `{"spec":{"type":"ClusterIP","loadBalancerSourceRanges":null}}`)
-	g.Eventually(condition(svc, v1.ConditionRecord)).Should(BeEmpty())
+	g.Eventually(condition(svc, v1.ConditionAllocationRecord)).Should(BeEmpty())
 	g.Eventually(func(g Gomega) map[string]string {
 		ours := map[string]string{}
 		for name, value := range fetch(g, svc).Annotations {

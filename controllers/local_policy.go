@@ -24,16 +24,16 @@ import (
 func (r *AnnouncedReconciler) overrideLocalPolicy(
 	ctx context.Context, svc *corev1.Service, group *v1.ServiceGroup, places []announced.Place,
 ) error {
-	o := announced.OverrideOf(svc, IsOurs(svc, r.IsDefaultLoadBalancer), policyLocalFor(svc, group), places)
-	if o.Annotation == svc.Annotations[v1.AnnotationLocalOverride] && !o.ToCluster {
+	o := announced.DecideOverride(svc, IsOurs(svc, r.IsDefaultLoadBalancer), policyLocalFor(svc, group), places)
+	if o.AnnotationValue == svc.Annotations[v1.AnnotationLocalOverride] && !o.SetsCluster {
 		return nil
 	}
 	patch := servicePatch{}
 	patch.Metadata.Annotations = map[string]*string{v1.AnnotationLocalOverride: nil}
-	if o.Annotation != "" {
-		patch.Metadata.Annotations[v1.AnnotationLocalOverride] = &o.Annotation
+	if o.AnnotationValue != "" {
+		patch.Metadata.Annotations[v1.AnnotationLocalOverride] = &o.AnnotationValue
 	}
-	if o.ToCluster {
+	if o.SetsCluster {
 		patch.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	}
 	written, err := patch.write(ctx, r.Client, svc, ownerLocalPolicy)
@@ -41,8 +41,8 @@ func (r *AnnouncedReconciler) overrideLocalPolicy(
 		return fmt.Errorf("set externalTrafficPolicy of Service: %w", err)
 	}
 	*svc = *written
-	if o.Event != "" {
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, o.Event, "Override", "%s", o.Message)
+	if o.EventReason != "" {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, o.EventReason, "Override", "%s", o.Message)
 	}
 	return nil
 }

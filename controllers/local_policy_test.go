@@ -127,7 +127,7 @@ func TestPolicyLocalOfLocal(t *testing.T) {
 	waitUntilPlaced(t)
 	g.Expect(at(g)).To(Equal(holder), "of policy Cluster, endpoints do not matter")
 	patch(t, svc, `{"spec":{"externalTrafficPolicy":"Local"}}`)
-	g.Eventually(eventsOf(svc, v1.EventLocalRejected)).
+	g.Eventually(eventsOf(svc, v1.EventLocalOverrideRejected)).
 		Should(ConsistOf(ContainSubstring("it stays, although 10.45.0.1 is Local")))
 	g.Eventually(at).Should(Equal([]string{other}))
 	waitUntilPlaced(t)
@@ -242,7 +242,7 @@ func TestPolicyLocalOfGroup(t *testing.T) {
 
 	// It does again: what the manager has set to Cluster stays until its author sets it.
 	patch(t, kept, `{"spec":{"externalTrafficPolicy":"Local"}}`)
-	g.Eventually(eventsOf(kept, v1.EventLocalRejected)).Should(HaveLen(1))
+	g.Eventually(eventsOf(kept, v1.EventLocalOverrideRejected)).Should(HaveLen(1))
 	patch(t, group, `{"spec":{"policyLocal":"Allow"}}`)
 	for _, svc := range []*corev1.Service{kept, one, two} {
 		g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).

@@ -155,8 +155,8 @@ func (m *Metrics) SetIPAM(name string, o *ipam.Observation) {
 		reachable = 1
 	}
 	m.ipamReachable.WithLabelValues(name).Set(reachable)
-	m.ipamWaiting.WithLabelValues(name).Set(float64(o.AddressesWaiting))
-	differences := len(o.Differences) + o.UnusedTooMany
+	m.ipamWaiting.WithLabelValues(name).Set(float64(o.RequestsWithoutAddress))
+	differences := len(o.Differences) + o.UnusedNotReleased
 	if o.Report != nil {
 		differences += len(o.Report.Problems)
 	}

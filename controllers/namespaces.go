@@ -75,7 +75,7 @@ func (r *ServiceReconciler) hasOldLabels(
 	ctx context.Context, svc *corev1.Service, inputs *allocation.Inputs, result *allocation.Result,
 ) (bool, error) {
 	verdict, allocated := inputs.Catalog[result.Group], allocation.RecordOf(svc).Addresses
-	if verdict == nil || verdict.Group.Namespaces == nil {
+	if verdict == nil || verdict.Group.NamespaceSelector == nil {
 		return false, nil
 	}
 	if !slices.ContainsFunc(result.Addresses, func(a netip.Addr) bool { return !slices.Contains(allocated, a) }) {
@@ -85,5 +85,5 @@ func (r *ServiceReconciler) hasOldLabels(
 	if err := r.apiReader.Get(ctx, client.ObjectKey{Name: svc.Namespace}, stored); err != nil {
 		return false, fmt.Errorf("read Namespace: %w", err)
 	}
-	return !maps.Equal(stored.Labels, inputs.Namespaces[svc.Namespace]), nil
+	return !maps.Equal(stored.Labels, inputs.NamespaceLabels[svc.Namespace]), nil
 }

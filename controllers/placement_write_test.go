@@ -240,7 +240,7 @@ func benchService(key, address, group string, poolType v1.PoolType) *corev1.Serv
 		},
 	}
 	record := allocation.Record{Addresses: []netip.Addr{netip.MustParseAddr(address)}, Group: group, Type: poolType}
-	svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Message: record.String()}}
+	svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionAllocationRecord, Message: record.String()}}
 	svc.Spec.Type = corev1.ServiceTypeLoadBalancer
 	svc.Spec.Ports = []corev1.ServicePort{{Port: 80}}
 	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}

@@ -25,7 +25,7 @@ func TestFaultRestoredServices(t *testing.T) {
 			Addresses: []netip.Addr{netip.MustParseAddr(addr)}, Group: "default", Type: v1.PoolTypeRemote,
 		}
 		svc.Status.Conditions = []metav1.Condition{
-			{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: record.String()},
+			{Type: v1.ConditionAllocationRecord, Status: metav1.ConditionTrue, Message: record.String()},
 		}
 		return svc
 	}

@@ -343,7 +343,7 @@ func TestRoutingHostRoutes(t *testing.T) {
 				Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
 			},
 			Status: corev1.ServiceStatus{Conditions: []metav1.Condition{
-				{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: address + " " + record + " key="},
+				{Type: v1.ConditionAllocationRecord, Status: metav1.ConditionTrue, Message: address + " " + record + " key="},
 			}},
 		})
 	}

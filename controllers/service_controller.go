@@ -89,7 +89,7 @@ func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	}
 	r.index.observe(svc)
 	r.reportDeleted(req.NamespacedName) // a Service of this name before
-	r.IPAM.broker.Forget(req.NamespacedName, svc.UID)
+	r.IPAM.broker.DropRequests(req.NamespacedName, svc.UID)
 	if !svc.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil // it will be gone soon, and has its addresses until then
 	}
@@ -114,7 +114,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 		}
 	}
 	r.index.remove(key, "")
-	r.IPAM.broker.Forget(key, "")
+	r.IPAM.broker.DropRequests(key, "")
 	r.reportDeleted(key)
 	r.restores.remove(key)
 	r.reminders.next(key, "", time.Time{})
@@ -126,7 +126,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 // nothing to wait for.
 func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.Service) (time.Duration, error) {
 	if !IsOurs(svc, r.IsDefaultLoadBalancer) {
-		r.IPAM.broker.Forget(client.ObjectKeyFromObject(svc), "")
+		r.IPAM.broker.DropRequests(client.ObjectKeyFromObject(svc), "")
 		r.reminders.next(client.ObjectKeyFromObject(svc), "", time.Time{})
 		if !hasRecord(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {
 			return 0, nil
@@ -137,13 +137,13 @@ func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.S
 	if err != nil {
 		return 0, err
 	}
-	if _, isKnown := inputs.Namespaces[svc.Namespace]; !isKnown && inputs.Namespaces != nil {
+	if _, isKnown := inputs.NamespaceLabels[svc.Namespace]; !isKnown && inputs.NamespaceLabels != nil {
 		return cacheLag, nil
 	}
 	inputs.Offers = r.IPAM.broker.Offers(svc.UID)
 	result := r.index.allocate(svc, inputs)
-	r.IPAM.broker.Want(ownerOf(svc), result.IPAMRequests)
-	if result.IsPending {
+	r.IPAM.broker.SetRequests(ownerOf(svc), result.IPAMRequests)
+	if result.IsAwaitingIPAM {
 		return ipam.SlowAfter, nil // the answer wakes the Service; if it takes long, the Service says so
 	}
 	if isOld, err := r.hasOldLabels(ctx, svc, inputs, &result); isOld || err != nil {

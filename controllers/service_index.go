@@ -215,7 +215,7 @@ func (x *serviceIndex) allocate(svc *corev1.Service, inputs *allocation.Inputs) 
 // asked nothing can be said, and what was noted before stays.
 func (x *serviceIndex) noteWait(key client.ObjectKey, result *allocation.Result) {
 	s, isKnown := x.services[key]
-	if !isKnown || result.IsPending {
+	if !isKnown || result.IsAwaitingIPAM {
 		return
 	}
 	s.waitReason = waitReason{}

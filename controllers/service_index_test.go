@@ -185,9 +185,11 @@ func TestServiceIndexCountsWaiting(t *testing.T) {
 		act   func(x *serviceIndex)
 		waits bool
 	}{
-		"nothing happens":          {func(*serviceIndex) {}, true},
-		"it is edited":             {func(x *serviceIndex) { x.observe(service("1", "11")) }, true},
-		"an IPAM system is asked":  {func(x *serviceIndex) { x.noteWait(key, &allocation.Result{IsPending: true}) }, true},
+		"nothing happens": {func(*serviceIndex) {}, true},
+		"it is edited":    {func(x *serviceIndex) { x.observe(service("1", "11")) }, true},
+		"an IPAM system is asked": {func(x *serviceIndex) {
+			x.noteWait(key, &allocation.Result{IsAwaitingIPAM: true})
+		}, true},
 		"it gets an address":       {func(x *serviceIndex) { x.noteWait(key, allocated) }, false},
 		"it is deleted":            {func(x *serviceIndex) { x.remove(key, "1") }, false},
 		"another one has its name": {func(x *serviceIndex) { x.observe(service("2", "11")) }, false},
@@ -247,7 +249,7 @@ func TestServiceIndexNotesReleases(t *testing.T) {
 	service := func(uid types.UID, version, record string) *corev1.Service {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: uid, ResourceVersion: version}}
 		svc.Spec.Type = corev1.ServiceTypeLoadBalancer
-		svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Message: record}}
+		svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionAllocationRecord, Message: record}}
 		return svc
 	}
 	const one, two = "10.0.0.1 group=g type=local key=", "10.0.0.2 group=g type=local key="

@@ -157,7 +157,8 @@ var allocationChanged = changed(func(before, after *corev1.Service) bool {
 	return before.Generation != after.Generation || before.UID != after.UID ||
 		!equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
 		!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
-		isConditionChanged(before, after, v1.ConditionAllocated) || isConditionChanged(before, after, v1.ConditionRecord) ||
+		isConditionChanged(before, after, v1.ConditionAllocated) ||
+		isConditionChanged(before, after, v1.ConditionAllocationRecord) ||
 		!maps.Equal(allocationAnnotations(before), allocationAnnotations(after))
 })
 

@@ -67,11 +67,12 @@ func allocatedCondition(svc *corev1.Service, result allocation.Result) *metav1.C
 	}
 }
 
-// recordCondition returns the condition v1.ConditionRecord that a Service is to have.
+// recordCondition returns the condition v1.ConditionAllocationRecord that a Service is to have.
 func recordCondition(svc *corev1.Service, record allocation.Record) *metav1.Condition {
 	return &metav1.Condition{
-		Type: v1.ConditionRecord, Status: condition.StatusOf(len(record.Addresses) > 0), ObservedGeneration: svc.Generation,
-		Reason: v1.ReasonRecorded, Message: record.String(),
+		Type: v1.ConditionAllocationRecord, Status: condition.StatusOf(len(record.Addresses) > 0),
+		ObservedGeneration: svc.Generation,
+		Reason:             v1.ReasonRecorded, Message: record.String(),
 	}
 }
 
@@ -127,7 +128,7 @@ func (r *ServiceReconciler) write(
 	status := corev1ac.ServiceStatus()
 	if condition == nil {
 		isChanged = meta.RemoveStatusCondition(&conditions, v1.ConditionAllocated) || isChanged
-		isChanged = meta.RemoveStatusCondition(&conditions, v1.ConditionRecord) || isChanged
+		isChanged = meta.RemoveStatusCondition(&conditions, v1.ConditionAllocationRecord) || isChanged
 	} else {
 		for _, c := range []*metav1.Condition{condition, recordCondition(svc, record)} {
 			isChanged = meta.SetStatusCondition(&conditions, *c) || isChanged

@@ -142,7 +142,7 @@ type groupInputs struct {
 	verdict     *allocation.Verdict // nil if there is no such group
 	used        *allocation.InUse
 	// excess is what nodes report of all pools beyond what is reserved for them.
-	excess       []allocation.Excess
+	excess       []allocation.ExcessAddresses
 	announceType func(allocation.Range) v1.AnnounceType
 	// subnetsNotFound are those of the group that no node is in, as far as agents have reported.
 	// areFactsComplete is that all have.
@@ -180,11 +180,12 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	}
 	inputs.InUse = used
 	gathered := &groupInputs{
-		group: group, observation: observation, verdict: inputs.Catalog[sg.Name], used: used, excess: inputs.Excess,
+		group: group, observation: observation, verdict: inputs.Catalog[sg.Name], used: used,
+		excess:       inputs.ExcessNodeAddresses,
 		announceType: inputs.AnnounceType, areFactsComplete: inputs.AreFactsComplete(),
 	}
 	if verdict := gathered.verdict; verdict != nil {
-		verdict.Warnings = append(verdict.Warnings, inputs.WarningsOf(&verdict.Group)...)
+		verdict.Warnings = append(verdict.Warnings, inputs.GroupWarnings(&verdict.Group)...)
 		gathered.subnetsNotFound = inputs.SubnetsNotFound(&verdict.Group)
 	}
 	return gathered, nil
@@ -225,7 +226,7 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 	for i, rg := range group.Ranges {
 		pool := v1.PoolStatus{
 			Range: rg.String(), Subnet: rg.Subnet.String(), Announce: v1.AnnounceVirtual,
-			Capacity: rg.Capacity(), Allocated: usage.Ranges[i], Reserved: usage.Reserved[i],
+			Capacity: rg.Capacity(), Allocated: usage.AllocatedByRange[i], Reserved: usage.ReservedByRange[i],
 		}
 		if group.IsExternal() {
 			pool.Recorded = &group.Ranges[i].Recorded

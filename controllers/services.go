@@ -46,7 +46,7 @@ func isPending(svc *corev1.Service) bool {
 // hasRecord reports whether the manager has written what is allocated to a Service, even
 // if that is nothing.
 func hasRecord(svc *corev1.Service) bool {
-	return meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionRecord) != nil
+	return meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocationRecord) != nil
 }
 
 // missingFamilies returns the families of which a Service has no address, although it has

@@ -74,7 +74,7 @@ func withDeadSpeakersDown(
 		return nil, fmt.Errorf("list pods of speakers: %w", err)
 	}
 	isDown := nodesWithSpeakerDown(pods.Items)
-	return announced.CurrentReports(
+	return announced.CurrentRoutings(
 		routings, func(node string) bool { return isUnknown[node] }, func(node string) bool { return isDown[node] },
 	), nil
 }

@@ -244,7 +244,7 @@ func TestAttackForbiddenGroup(t *testing.T) {
 	g.Expect(overwrite(ctx, attacker, "172.16.84.3")).To(Succeed())
 	patch(t, attacker, `{"metadata":{"annotations":{"purelb.io/service-group":"forbidden"}}}`)
 	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal(no))
-	g.Expect(condition(attacker, v1.ConditionRecord)(g)).To(Equal("False Recorded: none"))
+	g.Expect(condition(attacker, v1.ConditionAllocationRecord)(g)).To(Equal("False Recorded: none"))
 	g.Expect(ingress(victim)(g)).To(Equal([]string{"172.16.84.1"}))
 }
 

@@ -15,15 +15,15 @@ import (
 
 // +kubebuilder:webhook:path=/validate-purelb-io-v1-bgppeer,mutating=false,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,groups=purelb.io,resources=bgppeers,verbs=create;update,versions=v1,name=vbgppeer.purelb.io,admissionReviewVersions=v1,serviceName=purelb-webhook,serviceNamespace=purelb-system
 
-// bgpPeers refuses BGPPeers that no speaker could follow, and warns of nodes that do not get the
+// bgpPeerValidator refuses BGPPeers that no speaker could follow, and warns of nodes that do not get the
 // session that the author may think they do.
-type bgpPeers struct {
+type bgpPeerValidator struct {
 	reader client.Reader
 	Options
 }
 
 // ValidateCreate checks a new BGPPeer.
-func (w *bgpPeers) ValidateCreate(ctx context.Context, p *v1.BGPPeer) (admission.Warnings, error) {
+func (w *bgpPeerValidator) ValidateCreate(ctx context.Context, p *v1.BGPPeer) (admission.Warnings, error) {
 	if err := routing.OutOfScope(p, w.Namespace); err != nil {
 		return nil, invalidError("BGPPeer", p.Name, append(routing.Validate(p), err))
 	}
@@ -32,7 +32,7 @@ func (w *bgpPeers) ValidateCreate(ctx context.Context, p *v1.BGPPeer) (admission
 
 // ValidateUpdate checks a change of a BGPPeer. A change that leaves the specification as it is
 // is never refused.
-func (w *bgpPeers) ValidateUpdate(ctx context.Context, before, after *v1.BGPPeer) (admission.Warnings, error) {
+func (w *bgpPeerValidator) ValidateUpdate(ctx context.Context, before, after *v1.BGPPeer) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
@@ -43,12 +43,12 @@ func (w *bgpPeers) ValidateUpdate(ctx context.Context, before, after *v1.BGPPeer
 }
 
 // ValidateDelete has nothing to say: the API server does not ask about deletions.
-func (w *bgpPeers) ValidateDelete(context.Context, *v1.BGPPeer) (admission.Warnings, error) {
+func (w *bgpPeerValidator) ValidateDelete(context.Context, *v1.BGPPeer) (admission.Warnings, error) {
 	return nil, nil
 }
 
 // admit refuses a BGPPeer by its own specification, and warns of what others and nodes make of it.
-func (w *bgpPeers) admit(ctx context.Context, p *v1.BGPPeer) (admission.Warnings, error) {
+func (w *bgpPeerValidator) admit(ctx context.Context, p *v1.BGPPeer) (admission.Warnings, error) {
 	if errs := routing.Validate(p); len(errs) > 0 {
 		return nil, invalidError("BGPPeer", p.Name, errs)
 	}

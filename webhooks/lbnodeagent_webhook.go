@@ -22,10 +22,10 @@ import (
 
 // +kubebuilder:webhook:path=/validate-purelb-io-v1-lbnodeagent,mutating=false,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,groups=purelb.io,resources=lbnodeagents,verbs=create;update;delete,versions=v1,name=vlbnodeagent.purelb.io,admissionReviewVersions=v1,serviceName=purelb-webhook,serviceNamespace=purelb-system
 
-// lbNodeAgents refuses LBNodeAgents that an agent could not follow, and changes that would
+// lbNodeAgentValidator refuses LBNodeAgents that an agent could not follow, and changes that would
 // leave addresses without a node to announce them. It warns of nodes that the LBNodeAgent
 // does not get, although its author may think so.
-type lbNodeAgents struct {
+type lbNodeAgentValidator struct {
 	reader client.Reader
 	// apiReader reads LBNodeAgents from the API server: of two deletions one after the other, the
 	// cache may not show the first yet.
@@ -37,7 +37,7 @@ type lbNodeAgents struct {
 var lbNodeAgentResource = schema.GroupResource{Group: v1.GroupVersion.Group, Resource: "lbnodeagents"}
 
 // ValidateCreate checks a new LBNodeAgent.
-func (w *lbNodeAgents) ValidateCreate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
+func (w *lbNodeAgentValidator) ValidateCreate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
 	if err := agents.OutOfScope(a, w.Namespace); err != nil {
 		return nil, invalidError("LBNodeAgent", a.Name, append(agents.Validate(a), err))
 	}
@@ -50,7 +50,9 @@ func (w *lbNodeAgents) ValidateCreate(ctx context.Context, a *v1.LBNodeAgent) (a
 
 // ValidateUpdate checks a change of an LBNodeAgent. A change that leaves the specification
 // as it is is never refused.
-func (w *lbNodeAgents) ValidateUpdate(ctx context.Context, before, after *v1.LBNodeAgent) (admission.Warnings, error) {
+func (w *lbNodeAgentValidator) ValidateUpdate(
+	ctx context.Context, before, after *v1.LBNodeAgent,
+) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
@@ -65,7 +67,7 @@ func (w *lbNodeAgents) ValidateUpdate(ctx context.Context, before, after *v1.LBN
 }
 
 // ValidateDelete checks the deletion of an LBNodeAgent.
-func (w *lbNodeAgents) ValidateDelete(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
+func (w *lbNodeAgentValidator) ValidateDelete(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
 	if a.Namespace != w.Namespace {
 		return nil, nil // the object has no effect
 	}
@@ -85,7 +87,7 @@ func (w *lbNodeAgents) ValidateDelete(ctx context.Context, a *v1.LBNodeAgent) (a
 
 // admitWithdrawal refuses, or adds a warning about, addresses that would have no node any more to
 // announce them if an LBNodeAgent were changed to after or, where before is nil, created.
-func (w *lbNodeAgents) admitWithdrawal(
+func (w *lbNodeAgentValidator) admitWithdrawal(
 	ctx context.Context, before, after *v1.LBNodeAgent, warnings admission.Warnings,
 ) (admission.Warnings, error) {
 	inUse, err := w.strandedBy(ctx, before, after)
@@ -106,7 +108,7 @@ func (w *lbNodeAgents) admitWithdrawal(
 // strandedBy says which addresses would have no node any more to announce them if an LBNodeAgent
 // were changed from before to after. Without before it is created, without after deleted. What
 // strandedBy returns is empty if there are no such addresses.
-func (w *lbNodeAgents) strandedBy(ctx context.Context, before, after *v1.LBNodeAgent) (string, error) {
+func (w *lbNodeAgentValidator) strandedBy(ctx context.Context, before, after *v1.LBNodeAgent) (string, error) {
 	var all v1.LBNodeAgentList
 	if err := w.apiReader.List(ctx, &all, client.InNamespace(w.Namespace)); err != nil {
 		return "", fmt.Errorf("list LBNodeAgents: %w", err)
@@ -135,7 +137,7 @@ func (w *lbNodeAgents) strandedBy(ctx context.Context, before, after *v1.LBNodeA
 	return allocation.DescribeInUse(len(stranded), slices.Sorted(maps.Keys(services))), nil
 }
 
-func (w *lbNodeAgents) validate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
+func (w *lbNodeAgentValidator) validate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
 	if errs := agents.Validate(a); len(errs) > 0 {
 		return nil, invalidError("LBNodeAgent", a.Name, errs)
 	}

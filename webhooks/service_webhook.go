@@ -17,8 +17,8 @@ const servicePath = "/validate--v1-service"
 
 // +kubebuilder:webhook:path=/validate--v1-service,mutating=false,failurePolicy=ignore,sideEffects=None,timeoutSeconds=2,groups="",resources=services,verbs=create;update,versions=v1,name=vservice.purelb.io,admissionReviewVersions=v1,serviceName=purelb-webhook,serviceNamespace=purelb-system
 
-// services warns the authors of Services that PureLB serves. It never refuses a Service.
-type services struct {
+// serviceValidator warns the authors of Services that PureLB serves. It never refuses a Service.
+type serviceValidator struct {
 	reader client.Reader
 	Options
 }
@@ -26,17 +26,19 @@ type services struct {
 // ServiceHandler returns a handler that advises on Services by what reader has. The handler
 // never refuses a Service, whatever goes wrong.
 func ServiceHandler(reader client.Reader, scheme *runtime.Scheme, o Options) admission.Handler {
-	return allowingHandler{admission.WithValidator(scheme, &services{reader: reader, Options: o}).Handler}
+	return allowingHandler{admission.WithValidator(scheme, &serviceValidator{reader: reader, Options: o}).Handler}
 }
 
 // ValidateCreate advises on a new Service.
-func (w *services) ValidateCreate(ctx context.Context, svc *corev1.Service) (admission.Warnings, error) {
+func (w *serviceValidator) ValidateCreate(ctx context.Context, svc *corev1.Service) (admission.Warnings, error) {
 	return w.advise(ctx, svc), nil
 }
 
 // ValidateUpdate advises on a change of a Service. If the Service asks for the same as
 // before, its author has got the warnings already.
-func (w *services) ValidateUpdate(ctx context.Context, before, after *corev1.Service) (admission.Warnings, error) {
+func (w *serviceValidator) ValidateUpdate(
+	ctx context.Context, before, after *corev1.Service,
+) (admission.Warnings, error) {
 	if !after.DeletionTimestamp.IsZero() || allocation.RequestsAlike(before, after) {
 		return nil, nil
 	}
@@ -44,11 +46,11 @@ func (w *services) ValidateUpdate(ctx context.Context, before, after *corev1.Ser
 }
 
 // ValidateDelete has nothing to say: the API server does not ask about deletions.
-func (w *services) ValidateDelete(context.Context, *corev1.Service) (admission.Warnings, error) {
+func (w *serviceValidator) ValidateDelete(context.Context, *corev1.Service) (admission.Warnings, error) {
 	return nil, nil
 }
 
-func (w *services) advise(ctx context.Context, svc *corev1.Service) admission.Warnings {
+func (w *serviceValidator) advise(ctx context.Context, svc *corev1.Service) admission.Warnings {
 	if !controllers.IsOurs(svc, w.IsDefaultLoadBalancer) {
 		return nil
 	}

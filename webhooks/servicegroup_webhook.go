@@ -18,9 +18,9 @@ import (
 
 // +kubebuilder:webhook:path=/validate-purelb-io-v1-servicegroup,mutating=false,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,groups=purelb.io,resources=servicegroups,verbs=create;update;delete,versions=v1,name=vservicegroup.purelb.io,admissionReviewVersions=v1,serviceName=purelb-webhook,serviceNamespace=purelb-system
 
-// serviceGroups refuses ServiceGroups that the manager could not allocate from, and changes
+// serviceGroupValidator refuses ServiceGroups that the manager could not allocate from, and changes
 // that would leave allocated addresses outside every pool.
-type serviceGroups struct {
+type serviceGroupValidator struct {
 	reader  client.Reader
 	reviews subjectReviewer
 	Options
@@ -29,7 +29,7 @@ type serviceGroups struct {
 var serviceGroupResource = schema.GroupResource{Group: v1.GroupVersion.Group, Resource: "servicegroups"}
 
 // ValidateCreate checks a new ServiceGroup.
-func (w *serviceGroups) ValidateCreate(ctx context.Context, sg *v1.ServiceGroup) (admission.Warnings, error) {
+func (w *serviceGroupValidator) ValidateCreate(ctx context.Context, sg *v1.ServiceGroup) (admission.Warnings, error) {
 	a, err := w.admissionWithInUse(ctx)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -43,7 +43,7 @@ func (w *serviceGroups) ValidateCreate(ctx context.Context, sg *v1.ServiceGroup)
 }
 
 // ValidateUpdate checks a change of a ServiceGroup.
-func (w *serviceGroups) ValidateUpdate(
+func (w *serviceGroupValidator) ValidateUpdate(
 	ctx context.Context, before, after *v1.ServiceGroup,
 ) (admission.Warnings, error) {
 	a, err := w.admissionWithInUse(ctx)
@@ -62,7 +62,7 @@ func (w *serviceGroups) ValidateUpdate(
 }
 
 // admitBGP checks how the addresses of a ServiceGroup are advertised.
-func (w *serviceGroups) admitBGP(
+func (w *serviceGroupValidator) admitBGP(
 	ctx context.Context, a *allocation.Admission, sg *v1.ServiceGroup,
 ) (admission.Warnings, field.ErrorList, error) {
 	if sg.Namespace != w.Namespace {
@@ -77,7 +77,7 @@ func (w *serviceGroups) admitBGP(
 }
 
 // ValidateDelete checks the deletion of a ServiceGroup.
-func (w *serviceGroups) ValidateDelete(ctx context.Context, sg *v1.ServiceGroup) (admission.Warnings, error) {
+func (w *serviceGroupValidator) ValidateDelete(ctx context.Context, sg *v1.ServiceGroup) (admission.Warnings, error) {
 	a, err := w.admissionWithInUse(ctx)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -90,7 +90,7 @@ func (w *serviceGroups) ValidateDelete(ctx context.Context, sg *v1.ServiceGroup)
 }
 
 // admissionWithInUse reads what a change of a ServiceGroup is checked against.
-func (w *serviceGroups) admissionWithInUse(ctx context.Context) (*allocation.Admission, error) {
+func (w *serviceGroupValidator) admissionWithInUse(ctx context.Context) (*allocation.Admission, error) {
 	a, err := controllers.AdmissionOf(ctx, w.reader, w.Namespace)
 	if err != nil {
 		return nil, err

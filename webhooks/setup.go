@@ -26,15 +26,17 @@ type Options struct {
 // SetupWithManager serves the webhooks on the manager's webhook server. The webhooks
 // read from the manager's cache.
 func SetupWithManager(mgr ctrl.Manager, o Options) error {
-	groups := &serviceGroups{reader: mgr.GetClient(), reviews: mgr.GetClient(), Options: o}
+	groups := &serviceGroupValidator{reader: mgr.GetClient(), reviews: mgr.GetClient(), Options: o}
 	if err := ctrl.NewWebhookManagedBy(mgr, &v1.ServiceGroup{}).WithValidator(groups).Complete(); err != nil {
 		return fmt.Errorf("set up the webhook for ServiceGroups: %w", err)
 	}
-	agents := &lbNodeAgents{reader: mgr.GetClient(), apiReader: mgr.GetAPIReader(), reviews: mgr.GetClient(), Options: o}
+	agents := &lbNodeAgentValidator{
+		reader: mgr.GetClient(), apiReader: mgr.GetAPIReader(), reviews: mgr.GetClient(), Options: o,
+	}
 	if err := ctrl.NewWebhookManagedBy(mgr, &v1.LBNodeAgent{}).WithValidator(agents).Complete(); err != nil {
 		return fmt.Errorf("set up the webhook for LBNodeAgents: %w", err)
 	}
-	peers := &bgpPeers{reader: mgr.GetClient(), Options: o}
+	peers := &bgpPeerValidator{reader: mgr.GetClient(), Options: o}
 	if err := ctrl.NewWebhookManagedBy(mgr, &v1.BGPPeer{}).WithValidator(peers).Complete(); err != nil {
 		return fmt.Errorf("set up the webhook for BGPPeers: %w", err)
 	}

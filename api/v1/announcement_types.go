@@ -22,8 +22,8 @@ const MaxSuccessorsPerAddress = 2
 // MaxSuccessorsPerNode bounds the successors of a node.
 const MaxSuccessorsPerNode = 16
 
-// MaxAskers bounds how many nodes ask for an address.
-const MaxAskers = 3
+// MaxAskersPerAddress bounds how many nodes ask for an address.
+const MaxAskersPerAddress = 3
 
 // ClaimPolicy is the condition under which a node may claim a Local address that it does not have
 // yet.
@@ -354,9 +354,9 @@ type AnnouncementSpec struct {
 	Asking *Asking `json:"asking,omitempty"`
 }
 
-// EpochOf returns the epoch that successors of an address reserve for a node's claim of it; 0 if they do not name the
-// node.
-func EpochOf(successors []Successor, nodeName string) int64 {
+// ReservedEpochOf returns the epoch that successors of an address reserve for a node's claim of it; 0 if they do not
+// name the node.
+func ReservedEpochOf(successors []Successor, nodeName string) int64 {
 	for _, s := range successors {
 		if s.NodeName == nodeName {
 			return s.Epoch

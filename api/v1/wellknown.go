@@ -127,11 +127,11 @@ const (
 	// ConditionAllocated, on a Service, says whether the Service has what it asks for
 	// and, if not, why it waits.
 	ConditionAllocated = "purelb.io/Allocated"
-	// ConditionRecord, on a Service, is what the manager has allocated to it: True,
+	// ConditionAllocationRecord, on a Service, is what the manager has allocated to it: True,
 	// with the addresses, their ServiceGroup, its type and the sharing key as message,
 	// or False, with "none". The manager relies on nothing else, because users cannot
 	// write the status of a Service.
-	ConditionRecord = "purelb.io/AllocationRecord"
+	ConditionAllocationRecord = "purelb.io/AllocationRecord"
 	// ConditionAnnounced, on a Service, says whether all nodes that are to
 	// announce its addresses do.
 	ConditionAnnounced = "purelb.io/Announced"
@@ -146,21 +146,21 @@ const (
 
 // Reasons of conditions and events.
 const (
-	ReasonAllocated          = "Allocated"
-	ReasonNoSuchGroup        = "NoSuchGroup"
-	ReasonGroupNotReady      = "GroupNotReady"
-	ReasonNotAllowed         = "NotAllowed"
-	ReasonExhausted          = "Exhausted"
-	ReasonAddressInUse       = "AddressInUse"
-	ReasonAddressOutsidePool = "AddressOutsidePools"
-	ReasonPortConflict       = "PortConflict"
-	ReasonSharingRefused     = "SharingRefused"
-	ReasonInvalid            = "Invalid"
-	ReasonIPAMUnavailable    = "IPAMUnavailable"
-	ReasonIPAMRefused        = "IPAMRefused"
-	ReasonOtherInstallation  = "OtherInstallation"
-	ReasonWaitingForIPAM     = "WaitingForIPAM"
-	ReasonRecorded           = "Recorded"
+	ReasonAllocated           = "Allocated"
+	ReasonNoSuchGroup         = "NoSuchGroup"
+	ReasonGroupNotReady       = "GroupNotReady"
+	ReasonNotAllowed          = "NotAllowed"
+	ReasonExhausted           = "Exhausted"
+	ReasonAddressInUse        = "AddressInUse"
+	ReasonAddressOutsidePools = "AddressOutsidePools"
+	ReasonPortConflict        = "PortConflict"
+	ReasonSharingRefused      = "SharingRefused"
+	ReasonInvalid             = "Invalid"
+	ReasonIPAMUnavailable     = "IPAMUnavailable"
+	ReasonIPAMRefused         = "IPAMRefused"
+	ReasonOtherInstallation   = "OtherInstallation"
+	ReasonWaitingForIPAM      = "WaitingForIPAM"
+	ReasonRecorded            = "Recorded"
 
 	ReasonAnnounced       = "Announced"
 	ReasonAnnouncing      = "Announcing"
@@ -194,7 +194,7 @@ const (
 	ReasonSubnetNotFound       = "SubnetNotFound"
 	ReasonInterfaceNotFound    = "InterfaceNotFound"
 	ReasonReachable            = "Reachable"
-	ReasonDrift                = "RecordsDiffer"
+	ReasonRecordsDiffer        = "RecordsDiffer"
 
 	ReasonEstablished   = "Established"
 	ReasonNoNodes       = "NoNodes"
@@ -212,28 +212,28 @@ const (
 	// communities than nodes can follow, or for more addresses.
 	ReasonTooManyCommunities = "TooManyCommunities"
 
-	EventAddressAssigned      = "AddressAssigned"
-	EventAddressReleased      = "AddressReleased"
-	EventAllocationFailed     = "AllocationFailed"
-	EventDuplicateAddress     = "DuplicateAddress"
-	EventAddressOverwritten   = "AddressOverwritten"
-	EventConfigurationWarning = "ConfigurationWarning"
-	EventAnnouncingLocal      = "AnnouncingLocal"
-	EventAnnouncingNonLocal   = "AnnouncingNonLocal"
-	EventAddressConflict      = "AddressConflict"
-	EventAnnouncementFailed   = "AnnouncementFailed"
-	EventAddressUnreachable   = "AddressUnreachable"
-	EventAddressReachable     = "AddressReachable"
-	EventFailover             = "Failover"
-	EventHandover             = "Handover"
-	EventLocalOverride        = "LocalOverride"
-	EventLocalRejected        = "LocalOverrideRejected"
-	EventIPAMDrift            = "IPAMDrift"
-	EventAgentLost            = "AgentLost"
-	EventPolicyNotApplied     = "PolicyNotApplied"
-	EventSessionUp            = "SessionUp"
-	EventSessionDown          = "SessionDown"
-	EventRoutesWithheld       = "RoutesWithheld"
+	EventAddressAssigned       = "AddressAssigned"
+	EventAddressReleased       = "AddressReleased"
+	EventAllocationFailed      = "AllocationFailed"
+	EventDuplicateAddress      = "DuplicateAddress"
+	EventAddressOverwritten    = "AddressOverwritten"
+	EventConfigurationWarning  = "ConfigurationWarning"
+	EventAnnouncingLocal       = "AnnouncingLocal"
+	EventAnnouncingNonLocal    = "AnnouncingNonLocal"
+	EventAddressConflict       = "AddressConflict"
+	EventAnnouncementFailed    = "AnnouncementFailed"
+	EventAddressUnreachable    = "AddressUnreachable"
+	EventAddressReachable      = "AddressReachable"
+	EventFailover              = "Failover"
+	EventHandover              = "Handover"
+	EventLocalOverride         = "LocalOverride"
+	EventLocalOverrideRejected = "LocalOverrideRejected"
+	EventIPAMDrift             = "IPAMDrift"
+	EventAgentLost             = "AgentLost"
+	EventPolicyNotApplied      = "PolicyNotApplied"
+	EventSessionUp             = "SessionUp"
+	EventSessionDown           = "SessionDown"
+	EventRoutesWithheld        = "RoutesWithheld"
 )
 
 // LeasePrefix and a node's name make the name of the Lease that the node's

@@ -30,9 +30,9 @@ var (
 // annotationPrefix begins the names of all annotations of PureLB.
 const annotationPrefix = "purelb.io/"
 
-// maxUnknown is how many unknown annotations of one Service get a warning each. The
+// maxUnknownAnnotations is how many unknown annotations of one Service get a warning each. The
 // others are counted.
-const maxUnknown = 10
+const maxUnknownAnnotations = 10
 
 // RequestsAlike reports whether two versions of a Service ask PureLB for the same.
 func RequestsAlike(before, after *corev1.Service) bool {
@@ -70,22 +70,22 @@ func DependsOnOtherServices(svc *corev1.Service) bool {
 // asks.
 func (a *Admission) Advise(svc *corev1.Service) []string {
 	req := RequestOf(svc)
-	if req.TooLongText != "" {
-		return []string{req.TooLongText}
+	if req.TooLongMessage != "" {
+		return []string{req.TooLongMessage}
 	}
-	warnings := append(adviseOnTerms(svc), a.adviseOnExternalIPs(svc)...)
+	warnings := append(adviseOnRequestFields(svc), a.adviseOnExternalIPs(svc)...)
 	inputs := a.Inputs
 	if inputs.InUse == nil {
 		inputs.InUse = NewInUse()
 	}
 	d := newDecision(req, &inputs)
 	switch result := d.allocate(); {
-	case result.IsPending: // an external system is asked later
-		warnings = append(warnings, d.adviseOnOtherNamespaces()...)
+	case result.IsAwaitingIPAM: // an external system is asked later
+		warnings = append(warnings, d.adviseOnKeyInOtherNamespaces()...)
 	case result.Reason == v1.ReasonNoSuchGroup:
-		warnings = append(warnings, result.Message+a.suggestGroup(d.groupName))
+		warnings = append(warnings, result.Message+a.groupSuggestionText(d.groupName))
 	case result.Reason == v1.ReasonAllocated, result.Reason == v1.ReasonExhausted:
-		warnings = append(warnings, d.adviseOnOtherNamespaces()...)
+		warnings = append(warnings, d.adviseOnKeyInOtherNamespaces()...)
 	default:
 		warnings = append(warnings, result.Message)
 	}
@@ -98,18 +98,18 @@ func (a *Admission) Advise(svc *corev1.Service) []string {
 // AdviseWithoutGroups returns the warnings of Advise that hold whatever ServiceGroups there are.
 func AdviseWithoutGroups(svc *corev1.Service) []string {
 	req := RequestOf(svc)
-	if req.TooLongText != "" {
-		return []string{req.TooLongText}
+	if req.TooLongMessage != "" {
+		return []string{req.TooLongMessage}
 	}
-	warnings := adviseOnTerms(svc)
+	warnings := adviseOnRequestFields(svc)
 	if _, why := req.addressesByFamily(); why != "" {
 		warnings = append(warnings, why)
 	}
 	return warnings
 }
 
-// adviseOnTerms looks at the annotations and fields by which a Service asks for something.
-func adviseOnTerms(svc *corev1.Service) []string {
+// adviseOnRequestFields looks at the annotations and fields by which a Service asks for something.
+func adviseOnRequestFields(svc *corev1.Service) []string {
 	warnings := adviseOnAnnotations(svc)
 	if svc.Spec.LoadBalancerIP != "" {
 		warnings = append(
@@ -126,11 +126,11 @@ func adviseOnAnnotations(svc *corev1.Service) (warnings []string) {
 	unknown := slices.DeleteFunc(
 		slices.Sorted(maps.Keys(annotations)), func(name string) bool { return slices.Contains(UserAnnotations, name) },
 	)
-	if len(unknown) > maxUnknown {
+	if len(unknown) > maxUnknownAnnotations {
 		warnings = append(
-			warnings, fmt.Sprintf("%d more annotations %s… are not known", len(unknown)-maxUnknown, annotationPrefix),
+			warnings, fmt.Sprintf("%d more annotations %s… are not known", len(unknown)-maxUnknownAnnotations, annotationPrefix),
 		)
-		unknown = unknown[:maxUnknown]
+		unknown = unknown[:maxUnknownAnnotations]
 	}
 	known := make([]string, len(UserAnnotations))
 	for i, name := range UserAnnotations {
@@ -180,18 +180,18 @@ func (a *Admission) adviseOnExternalIPs(svc *corev1.Service) []string {
 	return nil
 }
 
-// suggestGroup ends the sentence that there is no ServiceGroup of a name.
-func (a *Admission) suggestGroup(name string) string {
+// groupSuggestionText ends the sentence that there is no ServiceGroup of a name.
+func (a *Admission) groupSuggestionText(name string) string {
 	if guess, ok := nearestWord(name, slices.Sorted(maps.Keys(a.Catalog))); ok {
 		return fmt.Sprintf("; did you mean %s?", guess)
 	}
 	return fmt.Sprintf(" in namespace %s: the Service waits until there is", a.Namespace)
 }
 
-// adviseOnOtherNamespaces warns of Services of other namespaces that have the same sharing
+// adviseOnKeyInOtherNamespaces warns of Services of other namespaces that have the same sharing
 // key, if the group does not share across namespaces: each gets an address of its own,
 // and the author may have meant otherwise.
-func (d *decision) adviseOnOtherNamespaces() []string {
+func (d *decision) adviseOnKeyInOtherNamespaces() []string {
 	if d.SharingKey == "" || d.group == nil {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 func (a *Admission) AdmitCreate(sg *v1.ServiceGroup) (warnings []string, errs field.ErrorList) {
 	v := a.judge(sg)
 	errs = slices.Concat(v.Errors, a.refuseReservationsInUse(nil, sg))
-	return a.warningsOf(v, errs), errs
+	return a.warningsBeside(v, errs), errs
 }
 
 // AdmitUpdate checks a change of a ServiceGroup. A change that leaves the specification as
@@ -31,22 +31,22 @@ func (a *Admission) AdmitUpdate(before, after *v1.ServiceGroup) (warnings []stri
 		return []string{v.Errors[0].Error()}, nil // the group has no effect, whatever it says
 	}
 	errs = slices.Concat(v.Errors, a.refuseReservationsInUse(before, after))
-	warnings = a.warningsOf(v, errs)
+	warnings = a.warningsBeside(v, errs)
 	if len(errs) > 0 {
 		return warnings, errs
 	}
 	if PolicyLocalOf(before) == v1.PolicyLocalAllow && v.Group.PolicyLocal == v1.PolicyLocalOverride {
-		warnings = append(warnings, a.warnOfOverride(before)...)
+		warnings = append(warnings, a.overrideWarnings(before)...)
 	}
 	stranded := a.strandedBy(before, after)
 	changedType := ""
 	if what := describeReplacement(before, &v.Group); what != "" {
-		if used := a.allocatedFrom(before); used.addresses > 0 {
+		if used := a.allocatedFrom(before); used.addressCount > 0 {
 			stranded, changedType = used, what
 		}
 	}
 	switch {
-	case stranded.addresses == 0:
+	case stranded.addressCount == 0:
 	case allowsOrphans(after):
 		warnings = append(warnings, "spec: "+stranded.warningText(changedType))
 	default:
@@ -63,7 +63,7 @@ func (a *Admission) AdmitDelete(sg *v1.ServiceGroup) (warnings []string, refusal
 	}
 	stranded := a.strandedBy(sg, nil)
 	switch {
-	case stranded.addresses == 0:
+	case stranded.addressCount == 0:
 		return nil, ""
 	case allowsOrphans(sg):
 		return []string{stranded.warningText("")}, ""
@@ -85,9 +85,9 @@ func (a *Admission) ServicesWithPolicyLocal(group string) []string {
 	return services
 }
 
-// warnOfOverride names the Services that keep externalTrafficPolicy Local only because
+// overrideWarnings names the Services that keep externalTrafficPolicy Local only because
 // their ServiceGroup allows it.
-func (a *Admission) warnOfOverride(sg *v1.ServiceGroup) []string {
+func (a *Admission) overrideWarnings(sg *v1.ServiceGroup) []string {
 	var services []string
 	for name, s := range a.InUse.serviceByName {
 		if s.Allocated.Group == sg.Name && s.IsPolicyLocalUpToGroup {
@@ -135,37 +135,37 @@ func (a *Admission) groupsExcept(name string) []v1.ServiceGroup {
 	return slices.DeleteFunc(slices.Clone(a.Groups), func(sg v1.ServiceGroup) bool { return sg.Name == name })
 }
 
-// warningsOf returns the warnings that come with a verdict. With errors there are none of what
-// would become of Services, as nothing will.
-func (a *Admission) warningsOf(v *Verdict, errs field.ErrorList) []string {
+// warningsBeside returns the warnings that come with a verdict beside some errors. With errors there are
+// none of what would become of Services, as nothing will.
+func (a *Admission) warningsBeside(v *Verdict, errs field.ErrorList) []string {
 	if len(errs) > 0 {
 		return append(slices.Clone(v.Warnings), NodeAddressWarnings(&v.Group, a.NodeAddresses)...)
 	}
-	return slices.Concat(v.Warnings, a.WarningsOf(&v.Group), a.warnOfSubnets(&v.Group))
+	return slices.Concat(v.Warnings, a.GroupWarnings(&v.Group), a.subnetWarnings(&v.Group))
 }
 
-// WarningsOf says what the author of a group should know of it in this cluster: which of its
+// GroupWarnings says what the author of a group should know of it in this cluster: which of its
 // addresses no Service gets and, if InUse is known, which reservations have no effect and
 // which Services have addresses of it that they could not get any more.
-func (in *Inputs) WarningsOf(group *Group) []string {
+func (in *Inputs) GroupWarnings(group *Group) []string {
 	warnings := NodeAddressWarnings(group, in.NodeAddresses)
 	if in.InUse == nil {
 		return warnings
 	}
-	return slices.Concat(warnings, in.warnOfNamespaces(group), in.warnOfReservations(group))
+	return slices.Concat(warnings, in.namespaceWarnings(group), in.reservationWarnings(group))
 }
 
-// allocatedAddresses counts addresses of a ServiceGroup that Services have been allocated.
-type allocatedAddresses struct {
-	addresses int
-	services  []string // namespace/name
+// allocatedCount counts addresses of a ServiceGroup that Services have been allocated.
+type allocatedCount struct {
+	addressCount int
+	serviceNames []string // namespace/name
 }
 
-func (s allocatedAddresses) String() string {
-	return DescribeInUse(s.addresses, s.services)
+func (s allocatedCount) String() string {
+	return DescribeInUse(s.addressCount, s.serviceNames)
 }
 
-func (s allocatedAddresses) refusalText(changedType string) string {
+func (s allocatedCount) refusalText(changedType string) string {
 	cure := fmt.Sprintf(
 		"annotate the ServiceGroup with %s=true, and they stay as they are until their Services go",
 		v1.AnnotationAllowOrphans,
@@ -176,7 +176,7 @@ func (s allocatedAddresses) refusalText(changedType string) string {
 	return fmt.Sprintf("leaves %s outside every pool: keep them in one, or %s", s, cure)
 }
 
-func (s allocatedAddresses) warningText(changedType string) string {
+func (s allocatedCount) warningText(changedType string) string {
 	if changedType != "" {
 		return fmt.Sprintf("%s with %s: they stay as they are until their Services go", changedType, s)
 	}
@@ -185,7 +185,7 @@ func (s allocatedAddresses) warningText(changedType string) string {
 
 // strandedBy counts the allocated addresses of a group that would be in no pool any more
 // if the group were changed to after or, where after is nil, deleted.
-func (a *Admission) strandedBy(before, after *v1.ServiceGroup) allocatedAddresses {
+func (a *Admission) strandedBy(before, after *v1.ServiceGroup) allocatedCount {
 	groups := a.groupsExcept(before.Name)
 	if after != nil {
 		groups = append(groups, *after)
@@ -195,17 +195,17 @@ func (a *Admission) strandedBy(before, after *v1.ServiceGroup) allocatedAddresse
 }
 
 // allocatedFrom counts all allocated addresses of a group.
-func (a *Admission) allocatedFrom(sg *v1.ServiceGroup) allocatedAddresses {
+func (a *Admission) allocatedFrom(sg *v1.ServiceGroup) allocatedCount {
 	return a.countAllocated(sg, func(netip.Addr) bool { return true })
 }
 
 // countAllocated counts the allocated addresses of a group for which counts is true.
-func (a *Admission) countAllocated(sg *v1.ServiceGroup, counts func(netip.Addr) bool) allocatedAddresses {
+func (a *Admission) countAllocated(sg *v1.ServiceGroup, counts func(netip.Addr) bool) allocatedCount {
 	// A group that is not valid may have been valid before, and its addresses may be in
 	// use since then: every range that can be parsed counts.
 	group, _, _ := ParseGroup(sg)
 	inGroup := addressesOf(group.Ranges)
-	return a.InUse.allocatedWhere(func(s *Service, addr netip.Addr) bool {
+	return a.InUse.countAllocatedWhere(func(s *Service, addr netip.Addr) bool {
 		// What an external system has allocated counts wherever it was last seen.
 		isOfGroup := inGroup.Contains(addr) ||
 			group.IsExternal() && s.Allocated.Group == sg.Name && s.Allocated.Type == group.Type
@@ -213,9 +213,9 @@ func (a *Admission) countAllocated(sg *v1.ServiceGroup, counts func(netip.Addr) 
 	})
 }
 
-// allocatedWhere counts the addresses that are allocated to Services and for which counts is
+// countAllocatedWhere counts the addresses that are allocated to Services and for which counts is
 // true.
-func (u *InUse) allocatedWhere(counts func(*Service, netip.Addr) bool) allocatedAddresses {
+func (u *InUse) countAllocatedWhere(counts func(*Service, netip.Addr) bool) allocatedCount {
 	addresses, services := map[netip.Addr]bool{}, map[string]bool{}
 	for name, s := range u.serviceByName {
 		for _, addr := range s.Allocated.Addresses {
@@ -224,5 +224,5 @@ func (u *InUse) allocatedWhere(counts func(*Service, netip.Addr) bool) allocated
 			}
 		}
 	}
-	return allocatedAddresses{len(addresses), slices.Sorted(maps.Keys(services))}
+	return allocatedCount{len(addresses), slices.Sorted(maps.Keys(services))}
 }

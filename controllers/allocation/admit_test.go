@@ -284,7 +284,8 @@ func TestOrphansStay(t *testing.T) {
 		{"10.0.0.2", "a", "a", "10.0.0.2"},
 	} {
 		req := &allocation.Request{
-			RequestedGroup: row.group, Families: []allocation.Family{allocation.IPv4}, Policy: corev1.IPFamilyPolicySingleStack,
+			RequestedGroup: row.group, Families: []allocation.Family{allocation.IPv4},
+			FamilyPolicy: corev1.IPFamilyPolicySingleStack,
 		}
 		req.Service = allocation.Service{
 			Namespace: "test", Name: "s", Addresses: addresses(row.current),

@@ -17,13 +17,13 @@ import (
 type Inputs struct {
 	Catalog Catalog
 	InUse   *InUse
-	// NodeAddresses are the addresses that no Service gets, each with what it is, and Excess
-	// what nodes report beyond them.
-	NodeAddresses map[netip.Addr]string
-	Excess        []Excess
-	// Namespaces are the labels of each namespace. They are needed only if
+	// NodeAddresses are the addresses that no Service gets, each with what it is, and
+	// ExcessNodeAddresses what nodes report beyond them.
+	NodeAddresses       map[netip.Addr]string
+	ExcessNodeAddresses []ExcessAddresses
+	// NamespaceLabels are the labels of each namespace. They are needed only if
 	// Catalog.SelectsNamespaces.
-	Namespaces map[string]map[string]string
+	NamespaceLabels map[string]map[string]string
 	// AnnounceType says how nodes announce addresses of a range of a local group. It
 	// returns an empty text while no node has reported its interfaces. It may be nil.
 	AnnounceType func(Range) v1.AnnounceType
@@ -84,9 +84,9 @@ type Result struct {
 	// IPAMRequests are what the Service needs of external IPAM systems. Those that it has no
 	// more use for are missing: what was offered to them is to be released.
 	IPAMRequests []IPAMRequest
-	// IsPending says that a request has not been answered yet, so that nothing can be said
+	// IsAwaitingIPAM says that an IPAM system has not answered a request yet, so that nothing can be said
 	// about the Service.
-	IsPending bool
+	IsAwaitingIPAM bool
 	// RequestedGroup is the group that the Service asks for, or empty if no group has
 	// that name.
 	RequestedGroup string
@@ -183,7 +183,7 @@ type decision struct {
 	// ipamRequests are made to external systems while slots are filled, refusedIPAMRequests those of
 	// them that were refused.
 	ipamRequests, refusedIPAMRequests []IPAMRequest
-	isPending                         bool
+	isAwaitingIPAM                    bool
 }
 
 // Allocate decides which addresses a Service is to have. The Service keeps an address
@@ -234,7 +234,7 @@ func (d *decision) allocateFamilies() Result {
 		d.ipamRequests = nil
 		return d.keepAllocation(fatal)
 	}
-	if result, isRefused := d.refuseFor(&missing, len(addrs) > 0); isRefused {
+	if result, isRefused := d.resultOfShortage(&missing, len(addrs) > 0); isRefused {
 		return result
 	}
 	result := Result{
@@ -280,19 +280,19 @@ func (s *shortage) add(family Family, refused *refusal) {
 // external system decides.
 func (s *shortage) isFinal() bool { return s.refused != nil || len(s.exhausted) > 0 }
 
-// refuseFor returns what becomes of the Service if it gets nothing for now because of a
+// resultOfShortage returns what becomes of the Service if it gets nothing for now because of a
 // shortage.
-func (d *decision) refuseFor(missing *shortage, hasSome bool) (result Result, isRefused bool) {
-	isRefused = len(missing.families) > 0 && (!hasSome || d.Policy != corev1.IPFamilyPolicyPreferDualStack)
+func (d *decision) resultOfShortage(missing *shortage, hasSome bool) (result Result, isRefused bool) {
+	isRefused = len(missing.families) > 0 && (!hasSome || d.FamilyPolicy != corev1.IPFamilyPolicyPreferDualStack)
 	switch {
-	case missing.isFinal() && d.Policy != corev1.IPFamilyPolicyPreferDualStack:
+	case missing.isFinal() && d.FamilyPolicy != corev1.IPFamilyPolicyPreferDualStack:
 		// What was offered for the other family is released, and requested no more as long as
 		// this one has none: it would be allocated and released at each look.
-	case d.isPending:
+	case d.isAwaitingIPAM:
 		result = d.keepAllocation(refuse(
 			v1.ReasonWaitingForIPAM, "the IPAM system of ServiceGroup %s has not answered yet", d.groupName,
 		))
-		result.IPAMRequests, result.IsPending = d.ipamRequests, true
+		result.IPAMRequests, result.IsAwaitingIPAM = d.ipamRequests, true
 		return result, true
 	case isRefused && missing.outstanding != nil:
 		result = d.keepAllocation(missing.outstanding)
@@ -300,7 +300,7 @@ func (d *decision) refuseFor(missing *shortage, hasSome bool) (result Result, is
 		return result, true
 	}
 	if isRefused {
-		result = d.keepAllocation(cmp.Or(missing.refused, d.exhausted(missing.exhausted...)))
+		result = d.keepAllocation(cmp.Or(missing.refused, d.exhaustedRefusal(missing.exhausted...)))
 		result.IPAMRequests = d.refusedIPAMRequests
 	}
 	return result, isRefused

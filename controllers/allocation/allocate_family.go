@@ -112,7 +112,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 		}
 	}
 	if d.getsNothingNew && len(s.ranges) > 0 {
-		return netip.Addr{}, d.refuseNamespace(d.groupName)
+		return netip.Addr{}, d.namespaceRefusal(d.groupName)
 	}
 	keyAddress, keyService := d.addressOfKey(s)
 	reserved, isReserved := d.reservedAddress(d.group, s.accepts)
@@ -148,11 +148,11 @@ func (d *decision) fillWithAny(s slot) (netip.Addr, *refusal) {
 		return netip.Addr{}, refuse(v1.ReasonExhausted, "range %s of ServiceGroup %s has no free address: enlarge it, or "+
 			"delete Services", s.ranges[0], d.groupName)
 	}
-	return netip.Addr{}, d.exhausted(string(s.family))
+	return netip.Addr{}, d.exhaustedRefusal(string(s.family))
 }
 
-// exhausted says that the ServiceGroup has no free address of some families.
-func (d *decision) exhausted(families ...string) *refusal {
+// exhaustedRefusal says that the ServiceGroup has no free address of some families.
+func (d *decision) exhaustedRefusal(families ...string) *refusal {
 	return refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address: add a range to it, or delete Services",
 		d.groupName, strings.Join(families, " and no free "))
 }
@@ -172,7 +172,7 @@ func (d *decision) requestAddress(request IPAMRequest) (netip.Addr, *refusal) {
 	offer, isAnswered := d.Offers[request]
 	switch {
 	case !isAnswered:
-		d.isPending = true
+		d.isAwaitingIPAM = true
 		return netip.Addr{}, &refusal{reason: v1.ReasonWaitingForIPAM, isOfExternalSystem: true, isOutstanding: true}
 	case offer.Reason != "":
 		refused := &refusal{

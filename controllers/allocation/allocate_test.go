@@ -193,7 +193,7 @@ func TestAllocate(t *testing.T) {
 			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 and no free IPv6 address" + addRange},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			req := &allocation.Request{RequestedGroup: row.group, Policy: row.policy}
+			req := &allocation.Request{RequestedGroup: row.group, FamilyPolicy: row.policy}
 			req.Service = allocation.Service{
 				Namespace: "a", Name: "b", Created: time.Unix(1, 0), Addresses: addresses(row.current),
 			}
@@ -261,7 +261,7 @@ func TestAllocateNeverTwice(t *testing.T) {
 	used := allocation.NewInUse()
 	served := 0
 	for i := range 40 {
-		req := &allocation.Request{RequestedGroup: "g", Policy: corev1.IPFamilyPolicyPreferDualStack,
+		req := &allocation.Request{RequestedGroup: "g", FamilyPolicy: corev1.IPFamilyPolicyPreferDualStack,
 			Families: []allocation.Family{allocation.IPv6, allocation.IPv4}}
 		req.Service = allocation.Service{Namespace: "a", Name: fmt.Sprint(i)}
 		result := allocation.Allocate(req, &allocation.Inputs{Catalog: catalog, InUse: used})

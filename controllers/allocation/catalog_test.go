@@ -191,20 +191,22 @@ func TestUsage(t *testing.T) {
 	}{
 		{"both families", "local: {v4pools: [{pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, {pool: 10.0.1.0/30, subnet: " +
 			"10.0.1.0/24}], v6pool: {pool: 'fd00::/126', subnet: 'fd00::/64'}}",
-			allocation.Usage{AllocatedIPv4: 3, AvailableIPv4: 4, AllocatedIPv6: 1, AvailableIPv6: 2, Ranges: []int64{2, 1, 1}}},
+			allocation.Usage{
+				AllocatedIPv4: 3, AvailableIPv4: 4, AllocatedIPv6: 1, AvailableIPv6: 2, AllocatedByRange: []int64{2, 1, 1},
+			}},
 		{"nothing used", "local: {pool: 10.0.3.1-10.0.3.4, subnet: 10.0.3.0/24}",
-			allocation.Usage{AvailableIPv4: 4, Ranges: []int64{0}}},
+			allocation.Usage{AvailableIPv4: 4, AllocatedByRange: []int64{0}}},
 		{"more used than there is", "local: {pool: 10.0.2.0, subnet: 10.0.2.0/24}",
-			allocation.Usage{AllocatedIPv4: 1, Ranges: []int64{1}}},
+			allocation.Usage{AllocatedIPv4: 1, AllocatedByRange: []int64{1}}},
 		{"huge", "remote: {v6pool: {pool: 'fd00::/64', subnet: 'fd00::/64'}}",
-			allocation.Usage{AllocatedIPv6: 1, AvailableIPv6: math.MaxInt64, Ranges: []int64{1}}},
+			allocation.Usage{AllocatedIPv6: 1, AvailableIPv6: math.MaxInt64, AllocatedByRange: []int64{1}}},
 		{"huge together", "remote: {v6pools: [{pool: 'fd00::1-fd00::7fff:ffff:ffff:ffff', subnet: 'fd00::/64'}, {pool: " +
 			"'fd01::1-fd01::7fff:ffff:ffff:ffff', subnet: 'fd01::/64'}]}",
-			allocation.Usage{AllocatedIPv6: 2, AvailableIPv6: math.MaxInt64, Ranges: []int64{1, 1}}},
+			allocation.Usage{AllocatedIPv6: 2, AvailableIPv6: math.MaxInt64, AllocatedByRange: []int64{1, 1}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			g := parsedGroup(t, row.spec)
-			row.want.Reserved = make([]int64, len(row.want.Ranges)) // nothing
+			row.want.ReservedByRange = make([]int64, len(row.want.AllocatedByRange)) // nothing
 			if diff := cmp.Diff(row.want, g.Usage(used)); diff != "" {
 				t.Errorf("usage (-want +got):\n%s", diff)
 			}

@@ -17,10 +17,10 @@ import (
 // one for Services that name none.
 func (d *decision) chooseGroup() *refusal {
 	if d.groupName = d.RequestedGroup; d.groupName == "" {
-		d.groupName = d.presentGroup()
+		d.groupName = d.chooseImpliedGroup()
 	}
-	if d.TooLongText != "" {
-		return refuse(v1.ReasonInvalid, "%s", d.TooLongText)
+	if d.TooLongMessage != "" {
+		return refuse(v1.ReasonInvalid, "%s", d.TooLongMessage)
 	}
 	byFamily, why := d.addressesByFamily()
 	if why != "" {
@@ -45,7 +45,7 @@ func (d *decision) chooseGroup() *refusal {
 	}
 	if d.getsNothingNew = !d.mayUse(&verdict.Group, d.Namespace); d.getsNothingNew {
 		if !d.hasAddressesOf(d.groupName) {
-			return d.refuseNamespace(d.groupName)
+			return d.namespaceRefusal(d.groupName)
 		}
 		d.warn("ServiceGroup %s is not for namespace %s any more: the Service keeps what it has, and gets nothing else of it",
 			d.groupName, d.Namespace)
@@ -54,10 +54,10 @@ func (d *decision) chooseGroup() *refusal {
 	return nil
 }
 
-// presentGroup returns the group of the addresses that the Service has or may adopt. If
-// there are none, it returns the group that keeps an address for the Service, else the one
-// for Services that name none.
-func (d *decision) presentGroup() string {
+// chooseImpliedGroup returns the group for a Service that names none: that of the addresses that
+// the Service has or may adopt, else the one that keeps an address for the Service, else an
+// automatic one, which it notes in isAutomatic.
+func (d *decision) chooseImpliedGroup() string {
 	if len(d.ownAddresses) > 0 && d.Allocated.Group != "" {
 		return d.Allocated.Group
 	}
@@ -131,7 +131,7 @@ func (d *decision) canServe(v *Verdict) bool {
 			served++
 		}
 	}
-	return served == len(d.Families) || served > 0 && d.Policy == corev1.IPFamilyPolicyPreferDualStack
+	return served == len(d.Families) || served > 0 && d.FamilyPolicy == corev1.IPFamilyPolicyPreferDualStack
 }
 
 // chooseGroupOfRequestedAddresses lets the requested addresses, if there are any, decide
@@ -153,7 +153,7 @@ func (d *decision) chooseGroupOfRequestedAddresses() *refusal {
 			}
 		} else if !slices.Contains(d.ownAddresses, a) || name == "" {
 			return refuse(
-				v1.ReasonAddressOutsidePool, "%s: %s is in no pool of a ServiceGroup that is ready", d.RequestedAddressesIn, a,
+				v1.ReasonAddressOutsidePools, "%s: %s is in no pool of a ServiceGroup that is ready", d.RequestedAddressesIn, a,
 			)
 		}
 		if chosen != "" && chosen != name {
@@ -183,7 +183,7 @@ func (d *decision) refuseAddressOf(group *Group, a netip.Addr) *refusal {
 	case d.hasAllocated(a):
 		return nil
 	case !d.mayUse(group, d.Namespace):
-		return d.refuseNamespace(group.Name)
+		return d.namespaceRefusal(group.Name)
 	}
 	return d.refuseReserved(a)
 }
@@ -199,7 +199,7 @@ func (d *decision) refuseUnallocatable(a netip.Addr, r Range) *refusal {
 		return refuse(v1.ReasonAddressInUse, "%s: %s is %s: it is never allocated", d.RequestedAddressesIn, a, what)
 	}
 	if !r.subnetAllows(a) {
-		return refuse(v1.ReasonAddressOutsidePool, "%s: %s", d.RequestedAddressesIn, r.whyNotAllocatable(a))
+		return refuse(v1.ReasonAddressOutsidePools, "%s: %s", d.RequestedAddressesIn, r.whyNotAllocatable(a))
 	}
 	return nil
 }

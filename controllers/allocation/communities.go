@@ -97,10 +97,10 @@ func (d *decision) warnOfCommunities(result *Result) {
 	if verdict := d.Catalog[result.Group]; verdict != nil {
 		group = &verdict.Group
 	}
-	if d.Communities == "" || group == nil {
+	if d.CommunitiesText == "" || group == nil {
 		return
 	}
-	granted, refused := GrantCommunities(d.Communities, group.AllowServices)
+	granted, refused := GrantCommunities(d.CommunitiesText, group.AllowServices)
 	switch {
 	case group.AllowServices == nil || group.AllowServices.IsEmpty():
 		d.warn("%s: ServiceGroup %s allows Services no communities: it has no spec.bgp.allowServices", name, group.Name)

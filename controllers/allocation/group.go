@@ -105,8 +105,8 @@ type Group struct {
 	AllowServices *v1.RouteCommunities
 	// AutoAssign says whether Services that name no group may get addresses of this one.
 	AutoAssign bool
-	// Namespaces selects the namespaces whose Services may use the group. It is nil for all.
-	Namespaces labels.Selector
+	// NamespaceSelector selects the namespaces whose Services may use the group. It is nil for all.
+	NamespaceSelector labels.Selector
 	// Reservations are addresses of Ranges. Their Services need not exist.
 	Reservations Reservations
 	// StickyFor is for how long an address is left to the deleted Service that had it.
@@ -156,24 +156,24 @@ type Usage struct {
 	// AvailableIPv4 and AvailableIPv6 are how many are neither in use nor reserved. They
 	// saturate at the largest int64.
 	AvailableIPv4, AvailableIPv6 int64
-	// Ranges is the number of addresses in use of each range, in the order of
-	// Group.Ranges, and Reserved is that of those that are reserved and not in use.
-	Ranges, Reserved []int64
+	// AllocatedByRange is the number of addresses in use of each range, in the order of
+	// Group.Ranges, and ReservedByRange that of those that are reserved and not in use.
+	AllocatedByRange, ReservedByRange []int64
 }
 
 // Usage counts how many addresses of the group are in use.
 func (g *Group) Usage(used *InUse) Usage {
-	u := Usage{Ranges: make([]int64, len(g.Ranges)), Reserved: make([]int64, len(g.Ranges))}
+	u := Usage{AllocatedByRange: make([]int64, len(g.Ranges)), ReservedByRange: make([]int64, len(g.Ranges))}
 	for i, r := range g.Ranges {
-		u.Ranges[i], u.Reserved[i] = used.countIn(r), g.Reservations.countUnused(r, used)
+		u.AllocatedByRange[i], u.ReservedByRange[i] = used.countIn(r), g.Reservations.countUnused(r, used)
 		allocated, reserved, available := &u.AllocatedIPv4, &u.ReservedIPv4, &u.AvailableIPv4
 		if r.Family() == IPv6 {
 			allocated, reserved, available = &u.AllocatedIPv6, &u.ReservedIPv6, &u.AvailableIPv6
 		}
-		*allocated += u.Ranges[i]
-		*reserved += u.Reserved[i]
+		*allocated += u.AllocatedByRange[i]
+		*reserved += u.ReservedByRange[i]
 		capacity := r.Capacity()
-		free := max(capacity-max(u.Ranges[i], r.Recorded)-u.Reserved[i], 0)
+		free := max(capacity-max(u.AllocatedByRange[i], r.Recorded)-u.ReservedByRange[i], 0)
 		if capacity == math.MaxInt64 || *available > math.MaxInt64-free {
 			*available = math.MaxInt64
 		} else {

@@ -223,7 +223,7 @@ func (w *world) allocate(svc *corev1.Service) allocation.Result {
 func (w *world) now() time.Time { return time.Unix(int64(w.step)*20, 0) }
 
 func (w *world) inputs() allocation.Inputs {
-	return allocation.Inputs{Catalog: w.catalog, InUse: w.index, NodeAddresses: reserved, Namespaces: w.labels,
+	return allocation.Inputs{Catalog: w.catalog, InUse: w.index, NodeAddresses: reserved, NamespaceLabels: w.labels,
 		FormerOwners: w.formerOwners, Now: w.now()}
 }
 
@@ -257,7 +257,8 @@ func (w *world) write(svc *corev1.Service, result allocation.Result) bool {
 	record := result.Record()
 	show(svc, result.AddressesToShow(svc)...)
 	svc.Status.Conditions = []metav1.Condition{
-		{Type: v1.ConditionAllocated, Message: result.Message}, {Type: v1.ConditionRecord, Message: record.String()},
+		{Type: v1.ConditionAllocated, Message: result.Message},
+		{Type: v1.ConditionAllocationRecord, Message: record.String()},
 	}
 	w.given[nameOf(svc)] = record.Addresses
 	w.see(svc)
@@ -272,7 +273,7 @@ func (w *world) checkAdvice(svc *corev1.Service, result allocation.Result) {
 	if refused := result.Reason != v1.ReasonAllocated && result.Reason != v1.ReasonExhausted; isWarned != refused {
 		w.fail("%s: the advice %q does not go with %s: %s", describeService(svc), said, result.Reason, result.Message)
 	}
-	if result.Warning != "" && allocation.RequestOf(svc).TooLongText == "" && !slices.Contains(said, result.Warning) {
+	if result.Warning != "" && allocation.RequestOf(svc).TooLongMessage == "" && !slices.Contains(said, result.Warning) {
 		w.fail("%s: the advice %q lacks %q", describeService(svc), said, result.Warning)
 	}
 }
@@ -306,7 +307,7 @@ func (w *world) check(svc *corev1.Service, result allocation.Result) {
 		if owner := group.Reservations[a]; owner != "" && owner != name {
 			w.fail("%s gets %s, which is reserved for %s", name, a, owner)
 		}
-		if group.Namespaces != nil && w.labels[svc.Namespace]["tier"] != "gold" {
+		if group.NamespaceSelector != nil && w.labels[svc.Namespace]["tier"] != "gold" {
 			w.fail("%s gets %s, and may not use ServiceGroup %s", name, a, group.Name)
 		}
 	}
@@ -352,7 +353,7 @@ func (w *world) mayGo(svc *corev1.Service, a netip.Addr, result allocation.Resul
 		return false
 	case !slices.Contains(req.Families, allocation.FamilyOf(a)):
 		return true
-	case req.RequestedAddresses != "" || req.MultiPool == "false" && len(w.given[nameOf(svc)]) > 1:
+	case req.RequestedAddressesText != "" || req.MultiPool == "false" && len(w.given[nameOf(svc)]) > 1:
 		return true
 	}
 	return req.RequestedGroup != "" && req.RequestedGroup != req.Allocated.Group &&
@@ -401,7 +402,7 @@ func (w *world) audit() {
 			}
 		}
 		if len(given) == 0 && result.Reason == v1.ReasonExhausted &&
-			allocation.RequestOf(svc).Policy != corev1.IPFamilyPolicyRequireDualStack {
+			allocation.RequestOf(svc).FamilyPolicy != corev1.IPFamilyPolicyRequireDualStack {
 			free := w.catalog[result.RequestedGroup].Group.Usage(w.index).AvailableIPv4 - int64(len(reserved))
 			if free > 0 && slices.Contains(svc.Spec.IPFamilies, allocation.IPv4) {
 				w.fail("%s waits although there is a free address: %s", name, result.Message)
@@ -436,8 +437,9 @@ func (w *world) compare() {
 		}
 	}
 	for name, v := range w.catalog {
-		if one, two := v.Group.Usage(w.index), v.Group.Usage(fresh); !slices.Equal(one.Ranges, two.Ranges) {
-			w.fail("ServiceGroup %s: %v in use, %v anew", name, one.Ranges, two.Ranges)
+		one, two := v.Group.Usage(w.index), v.Group.Usage(fresh)
+		if !slices.Equal(one.AllocatedByRange, two.AllocatedByRange) {
+			w.fail("ServiceGroup %s: %v in use, %v anew", name, one.AllocatedByRange, two.AllocatedByRange)
 		}
 	}
 }

@@ -35,10 +35,10 @@ func parseAllowedNamespaces(spec *v1.AllowedNamespaces, path *field.Path) (label
 }
 
 // SelectsNamespaces reports whether a group is not for all namespaces, so that allocations
-// depend on Inputs.Namespaces.
+// depend on Inputs.NamespaceLabels.
 func (c Catalog) SelectsNamespaces() bool {
 	for _, v := range c {
-		if v.Group.Namespaces != nil {
+		if v.Group.NamespaceSelector != nil {
 			return true
 		}
 	}
@@ -48,15 +48,15 @@ func (c Catalog) SelectsNamespaces() bool {
 // mayUse reports whether the Services of a namespace may use a group. Those of a namespace
 // that is not known may not.
 func (in *Inputs) mayUse(group *Group, namespace string) bool {
-	if group.Namespaces == nil {
+	if group.NamespaceSelector == nil {
 		return true
 	}
-	set, isKnown := in.Namespaces[namespace]
-	return isKnown && group.Namespaces.Matches(labels.Set(set))
+	set, isKnown := in.NamespaceLabels[namespace]
+	return isKnown && group.NamespaceSelector.Matches(labels.Set(set))
 }
 
-// refuseNamespace says that the Service's namespace may not use a group.
-func (d *decision) refuseNamespace(group string) *refusal {
+// namespaceRefusal says that the Service's namespace may not use a group.
+func (d *decision) namespaceRefusal(group string) *refusal {
 	return refuse(v1.ReasonNotAllowed, "ServiceGroup %s is not for namespace %s: ask for another one, "+
 		"or have its administrator select the namespace in spec.allowedNamespaces", group, d.Namespace)
 }
@@ -67,16 +67,16 @@ func (d *decision) hasAddressesOf(group string) bool {
 	return d.Allocated.Group == group && slices.ContainsFunc(d.ownAddresses, d.hasAllocated)
 }
 
-// warnOfNamespaces names the Services that have addresses of a group that their namespaces
+// namespaceWarnings names the Services that have addresses of a group that their namespaces
 // may not use any more.
-func (in *Inputs) warnOfNamespaces(group *Group) []string {
-	if group.Namespaces == nil {
+func (in *Inputs) namespaceWarnings(group *Group) []string {
+	if group.NamespaceSelector == nil {
 		return nil
 	}
-	held := in.InUse.allocatedWhere(func(s *Service, _ netip.Addr) bool {
+	held := in.InUse.countAllocatedWhere(func(s *Service, _ netip.Addr) bool {
 		return s.Allocated.Group == group.Name && !in.mayUse(group, s.Namespace)
 	})
-	if held.addresses == 0 {
+	if held.addressCount == 0 {
 		return nil
 	}
 	return []string{fmt.Sprintf("spec.allowedNamespaces: leaves out namespaces with %s: "+

@@ -212,7 +212,7 @@ func parseNetboxSource(
 	for i, text := range spec.Prefixes {
 		prefix, err := parseSubnet(text, family)
 		if err == nil {
-			err = refuseSpecialBlocks(netipx.RangeOfPrefix(prefix))
+			err = checkSpecialBlocks(netipx.RangeOfPrefix(prefix))
 		}
 		if err != nil {
 			errs = append(errs, field.Invalid(path.Child("prefixes").Index(i), text, err.Error()))
@@ -245,7 +245,7 @@ func parseNetboxRange(s string, family Family) (netipx.IPRange, error) {
 	if r.From().Is4In6() || FamilyOf(r.From()) != family {
 		return netipx.IPRange{}, fmt.Errorf("must be a range of %s addresses", family)
 	}
-	return r, refuseSpecialBlocks(r)
+	return r, checkSpecialBlocks(r)
 }
 
 // netboxRanges returns the ranges of a group that takes its addresses from NetBox: those
@@ -289,11 +289,11 @@ func (n *Netbox) asksFor(r netipx.IPRange) bool {
 		slices.ContainsFunc(source.Prefixes, func(p netip.Prefix) bool { return netipx.RangeOfPrefix(p) == r })
 }
 
-// RefuseRange says why Services cannot have the addresses of a range of an external
+// CheckRange says why Services cannot have the addresses of a range of an external
 // system, or returns nil.
-func RefuseRange(r netipx.IPRange) error {
+func CheckRange(r netipx.IPRange) error {
 	if !r.IsValid() || r.From().Is4In6() {
 		return fmt.Errorf("range %s is not one of IPv4 or IPv6 addresses", r)
 	}
-	return refuseSpecialBlocks(r)
+	return checkSpecialBlocks(r)
 }

@@ -448,7 +448,7 @@ func TestAllocateFromExternalGroup(t *testing.T) {
 			others: "10.0.0.9",
 			reason: v1.ReasonAddressInUse, message: "10.0.0.9 is in use by Service test/other"},
 		{name: "the first address of a subnet", families: []corev1.IPFamily{v4}, requested: "10.0.0.0",
-			reason: v1.ReasonAddressOutsidePool,
+			reason: v1.ReasonAddressOutsidePools,
 			message: "annotation purelb.io/addresses: 10.0.0.0 is the first or last address of subnet 10.0.0.0/24: it is " +
 				"never allocated"},
 		{name: "shares without a request", families: []corev1.IPFamily{v4}, key: "k", others: "10.0.0.9", want: "10.0.0.9"},
@@ -505,7 +505,7 @@ func testNetboxRow(t *testing.T, row *netboxRow) {
 	if row.current != "" && !row.adopts {
 		record := allocation.Record{Addresses: addresses(row.current), Group: "netbox", Type: v1.PoolTypeNetbox}
 		svc.Status.Conditions = []metav1.Condition{
-			{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: record.String()},
+			{Type: v1.ConditionAllocationRecord, Status: metav1.ConditionTrue, Message: record.String()},
 		}
 	}
 	inputs := &allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Offers: row.offers}
@@ -531,10 +531,10 @@ func testNetboxRow(t *testing.T, row *netboxRow) {
 	if wantMessage == "" {
 		wantMessage = allocation.JoinAddresses(addresses(row.want)) + " from pool netbox"
 	}
-	if got.Reason != wantReason || got.Message != wantMessage || got.IsPending != row.isPending {
+	if got.Reason != wantReason || got.Message != wantMessage || got.IsAwaitingIPAM != row.isPending {
 		t.Errorf(
-			"got %s: %s (pending %v)\nwant %s: %s (pending %v)", got.Reason, got.Message, got.IsPending, wantReason, wantMessage,
-			row.isPending,
+			"got %s: %s (pending %v)\nwant %s: %s (pending %v)", got.Reason, got.Message, got.IsAwaitingIPAM,
+			wantReason, wantMessage, row.isPending,
 		)
 	}
 	if diff := cmp.Diff(
@@ -622,7 +622,7 @@ func TestRefuseRange(t *testing.T) {
 		"10.0.0.1-10.0.0.9": false, "127.0.0.1-127.0.0.2": true, "fe80::1-fe80::2": true, "fd00::1-fd00::2": false,
 		"::ffff:10.0.0.1-::ffff:10.0.0.2": true,
 	} {
-		if err := allocation.RefuseRange(netipx.MustParseIPRange(text)); (err != nil) != isRefused {
+		if err := allocation.CheckRange(netipx.MustParseIPRange(text)); (err != nil) != isRefused {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

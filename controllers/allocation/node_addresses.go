@@ -30,9 +30,9 @@ type NodeAddresses struct {
 	Gateways, Own []netip.Addr
 }
 
-// Excess holds the addresses of pools that a node reports beyond those that the manager
+// ExcessAddresses are the addresses of pools that a node reports beyond those that the manager
 // accepts for it.
-type Excess struct {
+type ExcessAddresses struct {
 	Node   string
 	Family Family
 	// Addresses in ascending order, each once.
@@ -46,7 +46,9 @@ type Excess struct {
 // of a gateway, the agent of a second node, takes at most a quarter of each range. The rest is
 // the excess, by node and family. Outside pools all are returned: the manager allocates nothing
 // there, so they cost nobody an address.
-func AcceptNodeAddresses(nodes []NodeAddresses, ranges []Range) (accepted map[netip.Addr]string, excess []Excess) {
+func AcceptNodeAddresses(
+	nodes []NodeAddresses, ranges []Range,
+) (accepted map[netip.Addr]string, excess []ExcessAddresses) {
 	accepted = map[netip.Addr]string{}
 	pools, isShared := addressesOf(ranges), sharedGateways(nodes)
 	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b NodeAddresses) int { return cmp.Compare(a.Node, b.Node) })
@@ -75,7 +77,7 @@ func AcceptNodeAddresses(nodes []NodeAddresses, ranges []Range) (accepted map[ne
 		for _, family := range []Family{IPv4, IPv6} {
 			if addrs := overQuota[family]; len(addrs) > 0 {
 				slices.SortFunc(addrs, netip.Addr.Compare)
-				excess = append(excess, Excess{Node: nodes[i].Node, Family: family, Addresses: addrs})
+				excess = append(excess, ExcessAddresses{Node: nodes[i].Node, Family: family, Addresses: addrs})
 			}
 		}
 	}
@@ -152,7 +154,7 @@ func (in *Inputs) ObjectionTo(group string, a netip.Addr) string {
 
 // DescribeExcess says which nodes report too many addresses of a group as theirs, or
 // returns an empty text if none does.
-func DescribeExcess(group *Group, excess []Excess) string {
+func DescribeExcess(group *Group, excess []ExcessAddresses) string {
 	all := addressesOf(group.Ranges)
 	var nodes []string
 	for _, e := range excess {

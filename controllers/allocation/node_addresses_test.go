@@ -41,7 +41,7 @@ func TestAcceptNodeAddresses(t *testing.T) {
 		name     string
 		nodes    nodes
 		reserved []netip.Addr
-		excess   []allocation.Excess
+		excess   []allocation.ExcessAddresses
 	}{
 		{"nothing", nil, nil, nil},
 		{"one of each", nodes{
@@ -54,17 +54,17 @@ func TestAcceptNodeAddresses(t *testing.T) {
 		{"eight of each family", nodes{{Node: "n", Own: concat(addressesFrom("10.0.0.1", 8), addressesFrom("fd00::1", 8))}},
 			concat(addressesFrom("10.0.0.1", 8), addressesFrom("fd00::1", 8)), nil},
 		{"the ninth", nodes{{Node: "n", Own: concat(addressesFrom("10.0.0.1", 9), addressesFrom("fd00::1", 8))}},
-			concat(addressesFrom("10.0.0.1", 8), addressesFrom("fd00::1", 8)), []allocation.Excess{
+			concat(addressesFrom("10.0.0.1", 8), addressesFrom("fd00::1", 8)), []allocation.ExcessAddresses{
 				{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.0.9", 1)},
 			}},
 		{"the ninth of IPv6", nodes{{Node: "n", Own: addressesFrom("fd00::1", 10)}},
-			addressesFrom("fd00::1", 8), []allocation.Excess{
+			addressesFrom("fd00::1", 8), []allocation.ExcessAddresses{
 				{Node: "n", Family: allocation.IPv6, Addresses: addressesFrom("fd00::9", 2)},
 			}},
 		{"many outside pools", nodes{{Node: "n", Own: concat(addressesFrom("10.9.0.1", 100), addressesFrom("10.0.0.1", 8))}},
 			concat(addressesFrom("10.0.0.1", 8), addressesFrom("10.9.0.1", 100)), nil},
 		{"pools of two groups", nodes{{Node: "n", Own: concat(addressesFrom("10.0.1.1", 5), addressesFrom("10.0.0.1", 5))}},
-			concat(addressesFrom("10.0.0.1", 5), addressesFrom("10.0.1.1", 3)), []allocation.Excess{
+			concat(addressesFrom("10.0.0.1", 5), addressesFrom("10.0.1.1", 3)), []allocation.ExcessAddresses{
 				{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.1.4", 2)},
 			}},
 		{"the Node object first, then gateways", nodes{
@@ -74,7 +74,7 @@ func TestAcceptNodeAddresses(t *testing.T) {
 			},
 		},
 			concat(addressesFrom("10.0.0.1", 3), addressesFrom("10.0.0.100", 3), addressesFrom("10.0.0.200", 2)),
-			[]allocation.Excess{
+			[]allocation.ExcessAddresses{
 				{
 					Node: "n", Family: allocation.IPv4,
 					Addresses: concat(addressesFrom("10.0.0.4", 1), addressesFrom("10.0.0.99", 1), addressesFrom("10.0.0.103", 1)),
@@ -83,13 +83,13 @@ func TestAcceptNodeAddresses(t *testing.T) {
 		{"each node by itself", nodes{
 			{Node: "b", Own: addressesFrom("10.0.0.1", 9)}, {Node: "a", Own: addressesFrom("10.0.0.5", 9)},
 		},
-			addressesFrom("10.0.0.1", 12), []allocation.Excess{
+			addressesFrom("10.0.0.1", 12), []allocation.ExcessAddresses{
 				{Node: "a", Family: allocation.IPv4, Addresses: addressesFrom("10.0.0.13", 1)},
 				{Node: "b", Family: allocation.IPv4, Addresses: addressesFrom("10.0.0.9", 1)}}},
 		{"a quarter of each range", nodes{
 			{Node: "n", Own: concat(addressesFrom("10.0.2.8", 3), addressesFrom("10.0.2.20", 1), addressesFrom("10.0.0.1", 3))},
 		},
-			concat(addressesFrom("10.0.0.1", 3), addressesFrom("10.0.2.8", 2)), []allocation.Excess{
+			concat(addressesFrom("10.0.0.1", 3), addressesFrom("10.0.2.8", 2)), []allocation.ExcessAddresses{
 				{
 					Node: "n", Family: allocation.IPv4,
 					Addresses: concat(addressesFrom("10.0.2.10", 1), addressesFrom("10.0.2.20", 1)),
@@ -101,7 +101,7 @@ func TestAcceptNodeAddresses(t *testing.T) {
 				Own: addressesFrom("10.0.2.8", 6),
 			},
 		},
-			concat(addressesFrom("10.0.2.8", 5), addressesFrom("10.0.2.20", 1)), []allocation.Excess{
+			concat(addressesFrom("10.0.2.8", 5), addressesFrom("10.0.2.20", 1)), []allocation.ExcessAddresses{
 				{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.2.13", 1)},
 			}},
 		{"gateways of two nodes", nodes{
@@ -112,7 +112,7 @@ func TestAcceptNodeAddresses(t *testing.T) {
 		{"gateways of one node, twice", nodes{
 			{Node: "n", Gateways: concat(addressesFrom("10.0.2.20", 1), addressesFrom("10.0.2.20", 1))},
 		},
-			nil, []allocation.Excess{{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.2.20", 1)}}},
+			nil, []allocation.ExcessAddresses{{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.2.20", 1)}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			reserved, excess := allocation.AcceptNodeAddresses(row.nodes, catalog.PoolRanges())

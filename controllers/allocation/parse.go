@@ -57,7 +57,9 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 		group.Ranges = group.Netbox.netboxRanges(&sg.Status)
 	}
 	var namespaceErrs, reservationErrs field.ErrorList
-	group.Namespaces, namespaceErrs = parseAllowedNamespaces(sg.Spec.AllowedNamespaces, spec.Child("allowedNamespaces"))
+	group.NamespaceSelector, namespaceErrs = parseAllowedNamespaces(
+		sg.Spec.AllowedNamespaces, spec.Child("allowedNamespaces"),
+	)
 	group.Reservations, reservationErrs = parseReservations(
 		sg.Spec.Reservations, &group, len(errs) == 0, spec.Child("reservations"),
 	)
@@ -217,14 +219,14 @@ func parsePool(s string, subnet netip.Prefix) (addrs netipx.IPRange, warning str
 			return netipx.IPRange{}, "", fmt.Errorf("%s is outside subnet %s", end, subnet)
 		}
 	}
-	if err := refuseSpecialBlocks(addrs); err != nil {
+	if err := checkSpecialBlocks(addrs); err != nil {
 		return netipx.IPRange{}, "", err
 	}
 	return addrs, warning, nil
 }
 
-// refuseSpecialBlocks refuses a range with addresses that no Service can have.
-func refuseSpecialBlocks(addrs netipx.IPRange) error {
+// checkSpecialBlocks refuses a range with addresses that no Service can have.
+func checkSpecialBlocks(addrs netipx.IPRange) error {
 	for _, b := range blocksWithoutServices {
 		if addrs.Overlaps(netipx.RangeOfPrefix(b.prefix)) {
 			return fmt.Errorf("range %s has addresses of %s (%s), which no Service can have", addrs, b.prefix, b.what)
@@ -256,11 +258,11 @@ func parseSinglePool(s string) (netipx.IPRange, error) {
 	if err != nil {
 		return netipx.IPRange{}, errors.New("must be a CIDR, a range first-last, or one address")
 	}
-	return netipx.IPRangeFrom(addr, addr), refuseZone(addr)
+	return netipx.IPRangeFrom(addr, addr), checkZone(addr)
 }
 
-// refuseZone refuses an address with a zone, which an IPRange would silently lose.
-func refuseZone(a netip.Addr) error {
+// checkZone refuses an address with a zone, which an IPRange would silently lose.
+func checkZone(a netip.Addr) error {
 	if a.Zone() != "" {
 		return fmt.Errorf("%s has a zone", a)
 	}
@@ -290,7 +292,7 @@ func parseDashPool(s string, subnet netip.Prefix) (netipx.IPRange, error) {
 	if err != nil {
 		return netipx.IPRange{}, fmt.Errorf("%q, after the dash, is not an address", to)
 	}
-	if err := cmp.Or(refuseZone(first), refuseZone(last)); err != nil {
+	if err := cmp.Or(checkZone(first), checkZone(last)); err != nil {
 		return netipx.IPRange{}, err
 	}
 	if first.BitLen() != last.BitLen() {
@@ -298,14 +300,14 @@ func parseDashPool(s string, subnet netip.Prefix) (netipx.IPRange, error) {
 	}
 	if last.Less(first) {
 		return netipx.IPRange{},
-			fmt.Errorf("ends (%s) before it starts (%s)%s", last, first, suggestRange(first, last, subnet))
+			fmt.Errorf("ends (%s) before it starts (%s)%s", last, first, rangeSuggestionText(first, last, subnet))
 	}
 	return netipx.IPRangeFrom(first, last), nil
 }
 
-// suggestRange guesses what the author meant by a range that ends before it starts:
+// rangeSuggestionText guesses what the author meant by a range that ends before it starts:
 // either its end lies in the subnet, as its start does, or its ends are swapped.
-func suggestRange(first, last netip.Addr, subnet netip.Prefix) string {
+func rangeSuggestionText(first, last netip.Addr, subnet netip.Prefix) string {
 	for _, guess := range [][2]netip.Addr{{first, withNetwork(last, subnet)}, {last, first}} {
 		from, to := guess[0], guess[1]
 		if subnet.Contains(from) && subnet.Contains(to) && !to.Less(from) {

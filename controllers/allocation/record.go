@@ -12,7 +12,7 @@ import (
 )
 
 // Record is what the manager has allocated to a Service, as the manager writes it into
-// the Service's condition v1.ConditionRecord. Users can edit a Service's annotations, and
+// the Service's condition v1.ConditionAllocationRecord. Users can edit a Service's annotations, and
 // other controllers can overwrite its ingress. Only controllers may write its status,
 // and no controller but the manager writes that condition.
 type Record struct {
@@ -102,7 +102,7 @@ func isPoolType(s string) bool {
 
 // RecordOf reads what the manager has allocated to a Service.
 func RecordOf(svc *corev1.Service) Record {
-	if c := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionRecord); c != nil {
+	if c := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocationRecord); c != nil {
 		return parseRecord(c.Message)
 	}
 	return Record{}
@@ -116,7 +116,7 @@ func AddressesToAnnounce(svc *corev1.Service) []netip.Addr {
 	if len(shown) == 0 {
 		return nil
 	}
-	c := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionRecord)
+	c := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocationRecord)
 	if c == nil {
 		return nil
 	}

@@ -22,7 +22,9 @@ func serviceWithRecord(record, shown string) *corev1.Service {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", Annotations: map[string]string{}}}
 	svc.Spec.Type = corev1.ServiceTypeLoadBalancer
 	svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
-	svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionAllocated}, {Type: v1.ConditionRecord, Message: record}}
+	svc.Status.Conditions = []metav1.Condition{
+		{Type: v1.ConditionAllocated}, {Type: v1.ConditionAllocationRecord, Message: record},
+	}
 	show(svc, addresses(shown)...)
 	return svc
 }

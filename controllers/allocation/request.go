@@ -19,18 +19,18 @@ type Request struct {
 	// RequestedGroup is the ServiceGroup that the Service names, or empty.
 	RequestedGroup string
 	// Families in order of preference.
-	Families []Family
-	Policy   corev1.IPFamilyPolicy
-	// RequestedAddresses is the list of addresses that the Service asks for, as its author
+	Families     []Family
+	FamilyPolicy corev1.IPFamilyPolicy
+	// RequestedAddressesText is the list of addresses that the Service asks for, as its author
 	// wrote it, and RequestedAddressesIn names the annotation or field.
-	RequestedAddresses, RequestedAddressesIn string
+	RequestedAddressesText, RequestedAddressesIn string
 	// MultiPool is "true" or "false". Any other text leaves the choice to the group.
 	MultiPool string
-	// Communities is the list of communities that the Service asks for, as its author wrote it.
-	Communities string
-	// TooLongText says which text on the Service exceeds its bound and was not read, or is
+	// CommunitiesText is the list of communities that the Service asks for, as its author wrote it.
+	CommunitiesText string
+	// TooLongMessage says which text on the Service exceeds its bound and was not read, or is
 	// empty.
-	TooLongText string
+	TooLongMessage string
 }
 
 // The manager copies what users write on a Service into conditions, events and records,
@@ -86,16 +86,16 @@ func describeTooLong(svc *corev1.Service) string {
 // RequestOf reads what a Service that PureLB serves asks for and has.
 func RequestOf(svc *corev1.Service) *Request {
 	req := &Request{
-		Service:        *ServiceOf(svc, true),
-		RequestedGroup: RequestedGroup(svc),
-		Families:       svc.Spec.IPFamilies,
-		Policy:         ptr.Deref(svc.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack),
-		MultiPool:      svc.Annotations[v1.AnnotationMultiPool],
-		Communities:    CommunitiesText(svc),
-		TooLongText:    describeTooLong(svc),
+		Service:         *ServiceOf(svc, true),
+		RequestedGroup:  RequestedGroup(svc),
+		Families:        svc.Spec.IPFamilies,
+		FamilyPolicy:    ptr.Deref(svc.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack),
+		MultiPool:       svc.Annotations[v1.AnnotationMultiPool],
+		CommunitiesText: CommunitiesText(svc),
+		TooLongMessage:  describeTooLong(svc),
 	}
-	req.RequestedAddresses, req.RequestedAddressesIn = requestedAddresses(svc)
-	req.RequestedAddresses = emptyIfLonger(req.RequestedAddresses, maxAddressList)
+	req.RequestedAddressesText, req.RequestedAddressesIn = requestedAddresses(svc)
+	req.RequestedAddressesText = emptyIfLonger(req.RequestedAddressesText, maxAddressList)
 	return req
 }
 
@@ -117,7 +117,7 @@ func RequestsAddresses(svc *corev1.Service) bool {
 // addressesByFamily returns the addresses that a request asks for, or why it cannot be fulfilled by any
 // ServiceGroup.
 func (r *Request) addressesByFamily() (byFamily map[Family]netip.Addr, why string) {
-	byFamily, errs := parseRequestedAddresses(r.RequestedAddresses, r.RequestedAddressesIn, r.Families)
+	byFamily, errs := parseRequestedAddresses(r.RequestedAddressesText, r.RequestedAddressesIn, r.Families)
 	texts := make([]string, len(errs))
 	for i, err := range errs {
 		texts[i] = err.Error()

@@ -81,7 +81,7 @@ func portsFrom(t *testing.T, list string) allocation.PortSet {
 func requestFrom(t *testing.T, words string) *allocation.Request {
 	t.Helper()
 	req := &allocation.Request{
-		Families: []allocation.Family{allocation.IPv4}, Policy: corev1.IPFamilyPolicySingleStack,
+		Families: []allocation.Family{allocation.IPv4}, FamilyPolicy: corev1.IPFamilyPolicySingleStack,
 		RequestedAddressesIn: "annotation purelb.io/addresses",
 	}
 	var rest []string
@@ -91,15 +91,15 @@ func requestFrom(t *testing.T, words string) *allocation.Request {
 		case "group":
 			req.RequestedGroup = value
 		case "want":
-			req.RequestedAddresses = strings.ReplaceAll(value, ",", " , ")
+			req.RequestedAddressesText = strings.ReplaceAll(value, ",", " , ")
 		case "multi":
 			req.MultiPool = value
 		case "prefer":
-			req.Policy, req.Families = corev1.IPFamilyPolicyPreferDualStack, []allocation.Family{
+			req.FamilyPolicy, req.Families = corev1.IPFamilyPolicyPreferDualStack, []allocation.Family{
 				allocation.IPv4, allocation.IPv6,
 			}
 		case "require":
-			req.Policy, req.Families = corev1.IPFamilyPolicyRequireDualStack, []allocation.Family{
+			req.FamilyPolicy, req.Families = corev1.IPFamilyPolicyRequireDualStack, []allocation.Family{
 				allocation.IPv4, allocation.IPv6,
 			}
 		default:
@@ -167,14 +167,14 @@ func TestRequests(t *testing.T) {
 			"one of two taken: neither", "a/b prefer want=10.0.0.2,fd00::2", []string{"a/d fd00::2"}, "", v1.ReasonAddressInUse,
 			"fd00::2 is in use by Service a/d",
 		},
-		{"outside", "a/b want=10.9.0.1", nil, "", v1.ReasonAddressOutsidePool, "10.9.0.1 is in no pool"},
+		{"outside", "a/b want=10.9.0.1", nil, "", v1.ReasonAddressOutsidePools, "10.9.0.1 is in no pool"},
 		{"outside by now, but held", "a/b group=dual 10.0.0.9 from=dual want=10.0.0.9", nil, "10.0.0.9", "", ""},
 		{
-			"network address", "a/b want=10.1.0.0", nil, "", v1.ReasonAddressOutsidePool,
+			"network address", "a/b want=10.1.0.0", nil, "", v1.ReasonAddressOutsidePools,
 			"first or last address of subnet 10.1.0.0/29",
 		},
-		{"broadcast address", "a/b want=10.1.0.7", nil, "", v1.ReasonAddressOutsidePool, "first or last"},
-		{"anycast address", "a/b require want=fd01::", nil, "", v1.ReasonAddressOutsidePool, "first or last"},
+		{"broadcast address", "a/b want=10.1.0.7", nil, "", v1.ReasonAddressOutsidePools, "first or last"},
+		{"anycast address", "a/b require want=fd01::", nil, "", v1.ReasonAddressOutsidePools, "first or last"},
 		{
 			"a node's", "a/b want=10.1.0.3", nil, "", v1.ReasonAddressInUse,
 			"10.1.0.3 is an address of node n: it is never allocated",

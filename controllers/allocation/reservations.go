@@ -172,13 +172,13 @@ func (d *decision) warnOfReservedAddresses(kept []netip.Addr) {
 	}
 }
 
-// warnOfReservations says which reservations of a group have no effect, and why.
-func (in *Inputs) warnOfReservations(group *Group) []string {
+// reservationWarnings says which reservations of a group have no effect, and why.
+func (in *Inputs) reservationWarnings(group *Group) []string {
 	var warnings []string
 	for _, a := range slices.SortedFunc(maps.Keys(group.Reservations), netip.Addr.Compare) {
 		owner := group.Reservations[a]
 		namespace, _, _ := strings.Cut(owner, "/")
-		_, exists := in.Namespaces[namespace]
+		_, exists := in.NamespaceLabels[namespace]
 		if holder := in.InUse.otherServiceWith(a, owner); holder != nil {
 			warnings = append(warnings, fmt.Sprintf("spec.reservations: %s, reserved for Service %s, is in use by Service %s, "+
 				"which keeps it until it goes or asks for another one", a, owner, holder))

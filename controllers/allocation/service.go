@@ -107,11 +107,11 @@ func compareForKey(s, other *Service) int {
 	return cmp.Or(order.TrueFirst(len(s.Allocated.Addresses) > 0, len(other.Allocated.Addresses) > 0), s.compareAge(other))
 }
 
-// keepsTerms reports whether a Service still has the key and no other ports than those by
+// keepsSharingTerms reports whether a Service still has the key and no other ports than those by
 // which it was given its addresses, and policy Cluster, without which it shares with no other
 // namespace. Who adds a port, or changes the key or the policy, does not take an address from
 // a Service of another namespace, however old that one is.
-func (s *Service) keepsTerms() bool {
+func (s *Service) keepsSharingTerms() bool {
 	return len(s.Allocated.Ports) == 0 ||
 		s.SharingKey == s.Allocated.Key && !s.HasPolicyLocal && s.Allocated.Ports.containsAll(s.Ports)
 }
@@ -124,7 +124,7 @@ func compareForAddress(a netip.Addr) func(s, other *Service) int {
 		return cmp.Or(
 			order.TrueFirst(s.hasAllocated(a), other.hasAllocated(a)),
 			order.TrueFirst(!slices.Contains(s.pending, a), !slices.Contains(other.pending, a)),
-			order.TrueFirst(s.keepsTerms(), other.keepsTerms()),
+			order.TrueFirst(s.keepsSharingTerms(), other.keepsSharingTerms()),
 			s.compareAge(other),
 		)
 	}

@@ -159,15 +159,15 @@ func (d *decision) mayStay(a netip.Addr, other *Service) bool {
 	return other.Namespace == d.Namespace || d.refuseKeysAndPorts(a, other) == nil
 }
 
-// comesBefore reports whether another Service keeps an address rather than this one, if
+// otherComesBefore reports whether another Service keeps an address rather than this one, if
 // only one of them can.
-func (d *decision) comesBefore(a netip.Addr, other *Service) bool {
+func (d *decision) otherComesBefore(a netip.Addr, other *Service) bool {
 	return compareForAddress(a)(other, &d.Service) < 0
 }
 
 // losesAddressTo reports whether the Service has to give an address up to another one.
 func (d *decision) losesAddressTo(a netip.Addr, other *Service) bool {
-	keepsIt := d.comesBefore(a, other) || !other.IsOurs && !d.hasAllocated(a)
+	keepsIt := d.otherComesBefore(a, other) || !other.IsOurs && !d.hasAllocated(a)
 	return keepsIt && !d.mayStay(a, other) && d.refuseToShare(a, other) != nil
 }
 
@@ -245,7 +245,7 @@ func (d *decision) isOfSlot(s slot, other *Service, a netip.Addr) bool {
 func (d *decision) sharingConflict(a netip.Addr) *refusal {
 	for _, other := range d.otherServicesWith(a) {
 		refused := d.refuseToShare(a, other)
-		if refused == nil || other.IsOurs && !d.mayStay(a, other) && !d.comesBefore(a, other) {
+		if refused == nil || other.IsOurs && !d.mayStay(a, other) && !d.otherComesBefore(a, other) {
 			continue // they share, or the other one has to yield
 		}
 		if refused.reason == v1.ReasonAddressInUse {

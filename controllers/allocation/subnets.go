@@ -40,8 +40,8 @@ func DescribeSubnetsNotFound(subnets []netip.Prefix) string {
 		textlimit.List(names, maxNamedInMessage, ", "))
 }
 
-// warnOfSubnets is DescribeSubnetsNotFound as a warning about a group.
-func (in *Inputs) warnOfSubnets(group *Group) []string {
+// subnetWarnings is DescribeSubnetsNotFound as a warning about a group.
+func (in *Inputs) subnetWarnings(group *Group) []string {
 	if text := DescribeSubnetsNotFound(in.SubnetsNotFound(group)); text != "" && in.AreFactsComplete() {
 		return []string{"spec.local: " + text}
 	}

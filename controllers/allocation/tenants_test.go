@@ -73,7 +73,7 @@ func (row *tenantRow) inputs(t *testing.T) *allocation.Inputs {
 		groups = append(groups, groupMadeAt(t, name, 1, spec))
 	}
 	inputs := &allocation.Inputs{Catalog: allocation.NewCatalog(groups, namespace),
-		InUse: allocation.NewInUse(row.others...), Namespaces: tenants,
+		InUse: allocation.NewInUse(row.others...), NamespaceLabels: tenants,
 		NodeAddresses: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "an address of node n"},
 		FormerOwners:  allocation.FormerOwners{}, Now: time.Unix(100_000, 0)}
 	for _, text := range row.deleted {
@@ -108,12 +108,12 @@ func (row *tenantRow) request() *allocation.Request {
 	for _, f := range strings.Split("4"+row.families, "")[min(1, len(row.families)):] {
 		req.Families = append(req.Families, map[string]allocation.Family{"4": allocation.IPv4, "6": allocation.IPv6}[f])
 	}
-	req.Policy = corev1.IPFamilyPolicySingleStack
+	req.FamilyPolicy = corev1.IPFamilyPolicySingleStack
 	if len(req.Families) > 1 {
-		req.Policy = corev1.IPFamilyPolicyRequireDualStack
+		req.FamilyPolicy = corev1.IPFamilyPolicyRequireDualStack
 	}
 	if row.prefers {
-		req.Policy = corev1.IPFamilyPolicyPreferDualStack
+		req.FamilyPolicy = corev1.IPFamilyPolicyPreferDualStack
 	}
 	req.Created = time.Unix(2, 0)
 	req.Allocated = allocation.Record{Addresses: addresses(row.has), Group: row.of, Type: v1.PoolTypeRemote}
@@ -597,8 +597,8 @@ func TestUsageOfReservations(t *testing.T) {
 		"a/c}, {address: 'fd00::1', service: a/a}, {address: 'fd00::2', service: a/b}]")
 	got := g.Usage(allocation.NewInUse(other("a/a", "", "10.0.0.1"), other("a/z", "", "10.1.0.1")))
 	want := allocation.Usage{
-		AllocatedIPv4: 2, ReservedIPv4: 2, AvailableIPv4: 4, ReservedIPv6: 2, Ranges: []int64{1, 1, 0},
-		Reserved: []int64{1, 1, 2},
+		AllocatedIPv4: 2, ReservedIPv4: 2, AvailableIPv4: 4, ReservedIPv6: 2, AllocatedByRange: []int64{1, 1, 0},
+		ReservedByRange: []int64{1, 1, 2},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -739,7 +739,7 @@ func TestAdmitTenants(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			a := admissionOf("")
-			a.Namespaces = tenants
+			a.NamespaceLabels = tenants
 			foreign := other("free/b", "", "10.0.0.3")
 			foreign.Allocated.Group = "another"
 			a.InUse = allocation.NewInUse(other("free/a", "", "10.0.0.1"), other("gold/b", "", "10.0.0.3"), foreign)

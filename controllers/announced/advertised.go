@@ -55,10 +55,10 @@ func AdvertisedCondition(
 	return c
 }
 
-// CurrentReports returns NodeRoutings by node, in which no session is up whose speaker cannot say any more that it has
+// CurrentRoutings returns NodeRoutings by node, in which no session is up whose speaker cannot say any more that it has
 // ended: one that does not run, as the kubelet says, or is on a node of which it is unknown whether it is Ready. If
 // all nodes are unknown it is rather the API server that hears of none, and what was last said of all of them stays.
-func CurrentReports(
+func CurrentRoutings(
 	routings map[string]*v1.NodeRouting, isUnknown, isSpeakerDown func(node string) bool,
 ) map[string]*v1.NodeRouting {
 	current, isAnyKnown := map[string]*v1.NodeRouting{}, false
@@ -104,8 +104,9 @@ type addressRoutes struct {
 	isUnwanted, isWithheld bool
 }
 
-// RuleOf returns how a node is to advertise the addresses of a ServiceGroup.
-func RuleOf(spec *v1.NodeRoutingSpec, group string) v1.ServiceGroupBGP {
+// GroupBGPOf returns spec.bgp of a ServiceGroup as a node's NodeRouting has it: how the node is to advertise the
+// group's addresses.
+func GroupBGPOf(spec *v1.NodeRoutingSpec, group string) v1.ServiceGroupBGP {
 	for i := range spec.Groups {
 		if spec.Groups[i].Name == group {
 			return spec.Groups[i].ServiceGroupBGP
@@ -114,9 +115,9 @@ func RuleOf(spec *v1.NodeRoutingSpec, group string) v1.ServiceGroupBGP {
 	return v1.ServiceGroupBGP{}
 }
 
-// CommunitiesOf returns the communities that Services ask for and that a node's route to a single address has, besides
-// those of the ServiceGroup.
-func CommunitiesOf(spec *v1.NodeRoutingSpec, a netip.Addr) v1.RouteCommunities {
+// ServiceCommunitiesOf returns the communities that Services ask for and that a node's route to a single address has,
+// besides those of the ServiceGroup.
+func ServiceCommunitiesOf(spec *v1.NodeRoutingSpec, a netip.Addr) v1.RouteCommunities {
 	for i := range spec.ServiceCommunities {
 		if isAmong(spec.ServiceCommunities[i].Addresses, a) {
 			return spec.ServiceCommunities[i].RouteCommunities
@@ -174,7 +175,7 @@ func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
 		r.isWithheld = true
 		return
 	}
-	bgp := RuleOf(&routing.Spec, p.ServiceGroup)
+	bgp := GroupBGPOf(&routing.Spec, p.ServiceGroup)
 	if bgp.Advertise != nil && !*bgp.Advertise {
 		r.isUnwanted = true
 		return

@@ -207,7 +207,7 @@ func TestCurrentReports(t *testing.T) {
 		routings := map[string]*v1.NodeRouting{
 			"n1": routing("1 up 1"), "n2": routing("1 up 1"), "n3": routing("1 down 0"),
 		}
-		current := announced.CurrentReports(
+		current := announced.CurrentRoutings(
 			routings, func(node string) bool { return strings.Contains(row.unknown, node) },
 			func(node string) bool { return strings.Contains(row.down, node) },
 		)
@@ -251,8 +251,8 @@ func TestAdvertisingChanged(t *testing.T) {
 	}
 }
 
-// TestSettle plays what is wanted, one step a second, and shows what is written when.
-func TestSettle(t *testing.T) {
+// TestPendingChange plays what is wanted, one step a second, and shows what is written when.
+func TestPendingChange(t *testing.T) {
 	t.Parallel()
 	const up, down = "True Advertised 2of2", "False NoSession 0of2"
 	repeat := func(n int, steps ...string) string { return strings.Repeat(strings.Join(steps, ",")+",", n) }
@@ -277,7 +277,7 @@ func TestSettle(t *testing.T) {
 		{"numbers that change for ever", up, repeat(50, "True Advertised 1of2", "True Advertised 2of3"), ""},
 		{"no Virtual address any more", up, repeat(9, ""), "5 "},
 	} {
-		stored, settling := parseCondition(row.stored), announced.Settling{}
+		stored, settling := parseCondition(row.stored), announced.PendingChange{}
 		var got []string
 		for i, step := range strings.Split(strings.TrimSuffix(row.steps, ","), ",") {
 			wanted := metav1.Condition{}
@@ -285,9 +285,9 @@ func TestSettle(t *testing.T) {
 				wanted = *c
 			}
 			now := time.Unix(int64(i), 0)
-			isDue, wait, next := settling.Settle(stored, wanted, now)
+			isDue, wait, next := settling.Decide(stored, wanted, now)
 			settling = next
-			if isDue && (wait != 0 || settling != announced.Settling{}) {
+			if isDue && (wait != 0 || settling != announced.PendingChange{}) {
 				t.Errorf("%s: waits %s after a write", row.name, wait)
 			}
 			if isDue {
@@ -298,11 +298,11 @@ func TestSettle(t *testing.T) {
 			t.Errorf("%s: %q, want %q", row.name, text, row.want)
 		}
 	}
-	_, wait, next := announced.Settling{}.Settle(parseCondition(up), *parseCondition(down), time.Unix(100, 0))
+	_, wait, next := announced.PendingChange{}.Decide(parseCondition(up), *parseCondition(down), time.Unix(100, 0))
 	if wait != 5*time.Second {
 		t.Errorf("waits %s", wait)
 	}
-	if _, wait, _ = next.Settle(parseCondition(up), *parseCondition(down), time.Unix(0, 0)); wait != 5*time.Second {
+	if _, wait, _ = next.Decide(parseCondition(up), *parseCondition(down), time.Unix(0, 0)); wait != 5*time.Second {
 		t.Errorf("waits %s after the clock was set back", wait)
 	}
 }

@@ -8,10 +8,10 @@
 //  3. NewEvents compares the places with what earlier events have said, and returns what
 //     is new: an address that a node announces, or a conflict that a node meets.
 //  4. AdvertisedCondition says by how many of these nodes, and in how many BGP sessions, the Virtual
-//     addresses are advertised. Settle decides when that is written.
+//     addresses are advertised. PendingChange.Decide decides when that is written.
 //  5. ReachVerdicts says of each Local address whether other nodes get answers from the node that
 //     announces it, and ReachableCondition of the Service.
-//  6. OverrideOf decides what becomes of externalTrafficPolicy Local.
+//  6. DecideOverride decides what becomes of externalTrafficPolicy Local.
 //
 // The other functions map a change of an Announcement or CommonAnnouncement to the
 // Services for which the result may differ.

@@ -35,14 +35,14 @@ type EventMemory struct {
 	hadManyNodes bool
 }
 
-// RecallEvents derives the EventMemory of a Service that this process has not reconciled
+// RestoreEventMemory derives the EventMemory of a Service that this process has not reconciled
 // before from what the Service says of itself. The annotations list each Local address
 // that was announced. Of Virtual addresses the Service only says whether the manager has
 // reported on it: then what is announced now counts as announced before. So a restart of
 // the manager repeats no event of a Service, and loses at most the Normal events of
 // Virtual addresses that nodes began to announce while no manager reconciled the Service.
 // The condition names up to three conflicts and failures; others are reported once more.
-func RecallEvents(svc *corev1.Service, places []Place) EventMemory {
+func RestoreEventMemory(svc *corev1.Service, places []Place) EventMemory {
 	condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
 	listed := strings.Fields(
 		svc.Annotations[v1.AnnotationAnnouncingIPv4] + " " + svc.Annotations[v1.AnnotationAnnouncingIPv6],
@@ -62,7 +62,7 @@ func RecallEvents(svc *corev1.Service, places []Place) EventMemory {
 			failures = append(failures, p)
 		}
 	}
-	return remember(announced, conflicts, failures, CountNodes(places) > MaxNodesWithOwnEvent)
+	return newEventMemory(announced, conflicts, failures, CountNodes(places) > MaxNodesWithOwnEvent)
 }
 
 // NewEvents returns the events of a Service that are due now, given those that came
@@ -77,19 +77,19 @@ func NewEvents(before EventMemory, places []Place, nodeByMAC func(mac string) st
 		isDue := p.Type == v1.AnnounceLocal || !hasManyNodes && !before.hadManyNodes
 		if p.State == v1.StateFailed {
 			failures = append(failures, p)
-			if isDue && !contains(before.failures, p) {
+			if isDue && !containsPlace(before.failures, p) {
 				events = append(events, failedEvent(p))
 			}
 		}
 		if p.State == v1.StateAnnounced {
 			announced = append(announced, p)
-			if isDue && !contains(before.announced, p) {
+			if isDue && !containsPlace(before.announced, p) {
 				events = append(events, announcingEvent(p))
 			}
 		}
 		if hasConflict(p) {
 			conflicts = append(conflicts, p)
-			if contains(before.conflicts, p) {
+			if containsPlace(before.conflicts, p) {
 				continue
 			}
 			if node := nodeByMAC(p.MAC); !isYieldedToNode(p, node) {
@@ -100,7 +100,7 @@ func NewEvents(before EventMemory, places []Place, nodeByMAC func(mac string) st
 			}
 		}
 	}
-	return events, remember(announced, conflicts, failures, hasManyNodes)
+	return events, newEventMemory(announced, conflicts, failures, hasManyNodes)
 }
 
 // failedEvent says why a node does not have an address.
@@ -125,7 +125,8 @@ func announcingEvent(p Place) Event {
 	}
 }
 
-func remember(announced, conflicts, failures []Place, hasManyNodes bool) EventMemory {
+// newEventMemory remembers what events have said of places.
+func newEventMemory(announced, conflicts, failures []Place, hasManyNodes bool) EventMemory {
 	memory := EventMemory{hadManyNodes: hasManyNodes}
 	for _, p := range announced {
 		if p.Type == v1.AnnounceLocal || !hasManyNodes {
@@ -146,7 +147,8 @@ func remember(announced, conflicts, failures []Place, hasManyNodes bool) EventMe
 	return memory
 }
 
-func contains(hashes []uint64, p Place) bool {
+// containsPlace reports whether a place is among sorted hashes of places.
+func containsPlace(hashes []uint64, p Place) bool {
 	_, found := slices.BinarySearch(hashes, placeHash(p))
 	return found
 }

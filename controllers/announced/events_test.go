@@ -140,7 +140,7 @@ func TestRecallEvents(t *testing.T) {
 		if row.message != "" {
 			svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionAnnounced, Message: row.message}}
 		}
-		events, memory := announced.NewEvents(announced.RecallEvents(svc, places), places, noNode)
+		events, memory := announced.NewEvents(announced.RestoreEventMemory(svc, places), places, noNode)
 		var got []string
 		for _, e := range events {
 			got = append(got, e.Reason+" "+strings.Fields(e.Action)[1])

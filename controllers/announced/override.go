@@ -14,14 +14,13 @@ import (
 
 // Override is what the manager does about externalTrafficPolicy Local of a Service.
 type Override struct {
-	// Annotation is the value that v1.AnnotationLocalOverride is to have; empty
-	// for none.
-	Annotation string
-	// ToCluster is that the policy is to be set to Cluster.
-	ToCluster bool
-	// Event is the reason of the event that is due, and Message its note; both are
+	// AnnotationValue is what v1.AnnotationLocalOverride is to have; empty for none.
+	AnnotationValue string
+	// SetsCluster is that the policy is to be set to Cluster.
+	SetsCluster bool
+	// EventReason is that of the event that is due, and Message its note; both are
 	// empty if none is.
-	Event, Message string
+	EventReason, Message string
 }
 
 const rejectedPrefix = "rejected/"
@@ -36,42 +35,42 @@ func IsOverrideRejected(svc *corev1.Service) bool {
 	return strings.HasPrefix(svc.Annotations[v1.AnnotationLocalOverride], rejectedPrefix)
 }
 
-// OverrideOf decides on the policy of a Service whose addresses are in places.
+// DecideOverride decides on the policy of a Service whose addresses are in places.
 // policyLocal is what is to become of policy Local: if it is empty, nobody says, and the
 // Service stays as it is. Policy
 // Local sends what a node gets to endpoints on that node only: on an address that one
 // node holds, or that Services share, traffic would be lost. The manager sets the policy
 // to Cluster once for each spec that a user writes: if the policy is set back while the
 // rest of the spec stays, then by a tool that would do so for ever. The annotation, which
-// records what was done, stays for as long as the Service is ours, also while its
-// addresses have no place.
-func OverrideOf(svc *corev1.Service, ours bool, policyLocal v1.PolicyLocal, places []Place) Override {
+// records what was done, stays for as long as the Service is ours and its policy is not
+// allowed, also while its addresses have no place.
+func DecideOverride(svc *corev1.Service, isOurs bool, policyLocal v1.PolicyLocal, places []Place) Override {
 	annotation := svc.Annotations[v1.AnnotationLocalOverride]
-	if !ours || policyLocal == v1.PolicyLocalAllow {
+	if !isOurs || policyLocal == v1.PolicyLocalAllow {
 		return Override{}
 	}
 	if policyLocal == "" {
-		return Override{Annotation: annotation}
+		return Override{AnnotationValue: annotation}
 	}
 	if !allocation.HasPolicyLocal(svc) {
-		return Override{Annotation: strings.TrimPrefix(annotation, rejectedPrefix)}
+		return Override{AnnotationValue: strings.TrimPrefix(annotation, rejectedPrefix)}
 	}
 	reason := reasonAgainstLocal(places)
 	print := fingerprint(&svc.Spec)
 	switch {
 	case reason == "":
-		return Override{Annotation: annotation}
+		return Override{AnnotationValue: annotation}
 	case annotation == rejectedPrefix+print:
-		return Override{Annotation: annotation}
+		return Override{AnnotationValue: annotation}
 	case annotation == print:
 		return Override{
-			Annotation: rejectedPrefix + print, Event: v1.EventLocalRejected,
+			AnnotationValue: rejectedPrefix + print, EventReason: v1.EventLocalOverrideRejected,
 			Message: fmt.Sprintf("externalTrafficPolicy is Local again after it was set to Cluster: it stays, although %s. "+
 				"To say that this is meant, %s", reason, cureToKeepLocal),
 		}
 	}
 	return Override{
-		Annotation: print, ToCluster: true, Event: v1.EventLocalOverride,
+		AnnotationValue: print, SetsCluster: true, EventReason: v1.EventLocalOverride,
 		Message: fmt.Sprintf("Set externalTrafficPolicy to Cluster: %s, and Local would lose what arrives where no "+
 			"endpoint is. "+
 			"To keep Local, %s", reason, cureToKeepLocal),

@@ -32,7 +32,7 @@ func TestOverrideOf(t *testing.T) {
 		return func(s *corev1.Service) { s.Annotations = map[string]string{name: value} }
 	}
 	cluster := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster }
-	first := announced.OverrideOf(svc(), true, v1.PolicyLocalOverride, local).Annotation
+	first := announced.DecideOverride(svc(), true, v1.PolicyLocalOverride, local).AnnotationValue
 	for _, row := range []struct {
 		name       string
 		svc        *corev1.Service
@@ -66,12 +66,12 @@ func TestOverrideOf(t *testing.T) {
 		{"done", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), local, first, false, "", ""},
 		{
 			"set back", svc(annotated(v1.AnnotationLocalOverride, first)), local, "rejected/" + first, false,
-			v1.EventLocalRejected, "fd00::1 is Local",
+			v1.EventLocalOverrideRejected, "fd00::1 is Local",
 		},
 		{"set back, with what the API server adds",
 			svc(annotated(v1.AnnotationLocalOverride, first), func(s *corev1.Service) {
 				s.Spec.HealthCheckNodePort, s.Spec.Ports[0].NodePort, s.Spec.ClusterIP = 31000, 30001, "10.96.0.9"
-			}), local, "rejected/" + first, false, v1.EventLocalRejected, ""},
+			}), local, "rejected/" + first, false, v1.EventLocalOverrideRejected, ""},
 		{
 			"set back, and the event was recorded", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local,
 			"rejected/" + first, false, "", "",
@@ -97,8 +97,8 @@ func TestOverrideOf(t *testing.T) {
 		} else if strings.HasPrefix(row.name, "nobody says") {
 			policyLocal = ""
 		}
-		got := announced.OverrideOf(row.svc, row.name != "no longer ours", policyLocal, row.places)
-		if got.Annotation != row.annotation || got.ToCluster != row.toCluster || got.Event != row.event ||
+		got := announced.DecideOverride(row.svc, row.name != "no longer ours", policyLocal, row.places)
+		if got.AnnotationValue != row.annotation || got.SetsCluster != row.toCluster || got.EventReason != row.event ||
 			!strings.Contains(got.Message, row.says) {
 			t.Errorf("%s: %+v", row.name, got)
 		}
@@ -106,8 +106,8 @@ func TestOverrideOf(t *testing.T) {
 	edited := svc(
 		annotated(v1.AnnotationLocalOverride, "rejected/"+first), func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 },
 	)
-	if got := announced.OverrideOf(edited, true, v1.PolicyLocalOverride, local); !got.ToCluster ||
-		got.Annotation == first {
+	if got := announced.DecideOverride(edited, true, v1.PolicyLocalOverride, local); !got.SetsCluster ||
+		got.AnnotationValue == first {
 		t.Errorf("a new spec: %+v", got)
 	}
 }

@@ -141,7 +141,7 @@ func TestRecallOnManyNodes(t *testing.T) {
 	last := &nodes[len(nodes)-1]
 	last.Status.Addresses[0].State = v1.StatePending
 	svc := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{Type: v1.ConditionAnnounced}}}}
-	memory := announced.RecallEvents(svc, announced.PlacesOf("a/b", nodes, nil, nil))
+	memory := announced.RestoreEventMemory(svc, announced.PlacesOf("a/b", nodes, nil, nil))
 	last.Status.Addresses[0].State = v1.StateAnnounced
 	events, _ := announced.NewEvents(memory, announced.PlacesOf("a/b", nodes, nil, nil), noNode)
 	if len(events) != 1 || !strings.Contains(events[0].Note, last.Spec.NodeName) {

@@ -177,9 +177,9 @@ func ReachableCondition(all []ReachVerdict) metav1.Condition {
 	}
 }
 
-// servicesOfReach lists the Services, as namespace/name, for which something differs between two
+// servicesOfChangedReachability lists the Services, as namespace/name, for which something differs between two
 // versions of an Announcement with asking, but for when a holder last answered.
-func servicesOfReach(before, after *v1.Announcement) []string {
+func servicesOfChangedReachability(before, after *v1.Announcement) []string {
 	type finding struct {
 		holder, reason, mac string
 		epoch               int64

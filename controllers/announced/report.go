@@ -35,7 +35,7 @@ func Summarise(addrs []netip.Addr, places []Place, reasonUnplaced func(netip.Add
 	for _, p := range places {
 		unplaced = slices.DeleteFunc(unplaced, func(a netip.Addr) bool { return a.String() == p.Address })
 		if p.State != v1.StateAnnounced {
-			waiting = append(waiting, describe(p))
+			waiting = append(waiting, describePlace(p))
 			continue
 		}
 		announced++
@@ -74,8 +74,8 @@ func annotationEntry(p Place) string { return fmt.Sprintf("%s,%s,%s", p.Node, p.
 // maxReported is how many bytes a report quotes of what an agent says of an address.
 const maxReported = 512
 
-// describe says of a place that is not announced what is the matter.
-func describe(p Place) string {
+// describePlace says of a place that is not announced what is the matter.
+func describePlace(p Place) string {
 	s := describeState(p)
 	if p.Message != "" {
 		s += " (" + textlimit.Shorten(p.Message, maxReported) + ")" // the agent has written it

@@ -81,7 +81,7 @@ func ServicesOfChangedEntries(before, after *v1.Announcement) []string {
 		}
 		return places
 	}
-	keys := servicesOfReach(before, after)
+	keys := servicesOfChangedReachability(before, after)
 	old, current := placesByAddress(before), placesByAddress(after)
 	for address, p := range old {
 		if now := current[address]; !equality.Semantic.DeepEqual(p.spec, now.spec) ||

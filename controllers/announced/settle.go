@@ -9,46 +9,46 @@ import (
 // How long a change of the condition v1.ConditionAdvertised has to last before it is written. What
 // nodes report changes for every Service at once, and again with each session that goes up or down.
 const (
-	// settleVerdict is of the status or the reason. Each Service is written at most once in
+	// verdictSettleTime is of the status or the reason. Each Service is written at most once in
 	// that time, however fast sessions flap.
-	settleVerdict = 5 * time.Second
-	// settleNumbers is of the message alone. While speakers are replaced, one node after the other,
+	verdictSettleTime = 5 * time.Second
+	// messageSettleTime is of the message alone. While speakers are replaced, one node after the other,
 	// the numbers change every few seconds and matter to nobody.
-	settleNumbers = 30 * time.Second
+	messageSettleTime = 30 * time.Second
 )
 
-// Settling is a change of the condition of one Service that has yet to last long enough. The zero
+// PendingChange is a change of the condition of one Service that has yet to last long enough. The zero
 // value is of a Service without one. A process that begins with it writes that much later.
-type Settling struct {
+type PendingChange struct {
 	change string
 	since  time.Time
 }
 
-// Settle decides whether a condition is to be written in place of the stored one, nil if there is
+// Decide decides whether a condition is to be written in place of the stored one, nil if there is
 // none. If not now, wait is in how long to look again; 0 is when something changes. wanted has no
 // type if the condition is to go. That an address is advertised is said at once when nothing was
 // said before.
-func (s Settling) Settle(
+func (s PendingChange) Decide(
 	stored *metav1.Condition, wanted metav1.Condition, now time.Time,
-) (isDue bool, wait time.Duration, next Settling) {
-	change, least := "", settleVerdict
+) (isDue bool, wait time.Duration, next PendingChange) {
+	change, least := "", verdictSettleTime
 	switch {
 	case stored == nil && wanted.Type == "":
-		return false, 0, Settling{}
+		return false, 0, PendingChange{}
 	case stored == nil && wanted.Status == metav1.ConditionTrue:
-		return true, 0, Settling{}
+		return true, 0, PendingChange{}
 	case stored == nil || stored.Status != wanted.Status || stored.Reason != wanted.Reason:
 		change = string(wanted.Status) + " " + wanted.Reason
 	case stored.Message != wanted.Message:
-		change, least = wanted.Message, settleNumbers
+		change, least = wanted.Message, messageSettleTime
 	default:
-		return false, 0, Settling{}
+		return false, 0, PendingChange{}
 	}
 	if s.change != change || now.Before(s.since) {
-		s = Settling{change, now}
+		s = PendingChange{change, now}
 	}
 	if wait := s.since.Add(least).Sub(now); wait > 0 {
 		return false, wait, s
 	}
-	return true, 0, Settling{}
+	return true, 0, PendingChange{}
 }

@@ -43,17 +43,17 @@ type Cluster interface {
 type Options struct {
 	Cluster Cluster
 	// NewSystem returns the System of a ServiceGroup. It sends nothing.
-	NewSystem func(group string, config *allocation.Netbox, token string, cluster types.UID) (System, error)
+	NewSystem func(group string, config *allocation.Netbox, token string, installationID types.UID) (System, error)
 	Now       func() time.Time
 	// Tasks runs the queues; as goroutines, if it is nil.
 	Tasks tasks.Runner
-	// AnswersChanged is called when the answers to a Service's requests have changed, and
-	// ObservationChanged when the observation of a ServiceGroup has. They must not block.
-	AnswersChanged     func(types.NamespacedName)
-	ObservationChanged func(group string)
-	// FoundDifference is called for each address of which a system has another record than
+	// OnAnswersChanged is called when the answers to a Service's requests have changed, and
+	// OnObservationChanged when the observation of a ServiceGroup has. They must not block.
+	OnAnswersChanged     func(types.NamespacedName)
+	OnObservationChanged func(group string)
+	// OnDifference is called for each address of which a system has another record than
 	// it ought to, once for each text. It must not block.
-	FoundDifference func(group string, owner Owner, text string)
+	OnDifference func(group string, owner Owner, text string)
 }
 
 // Observation is what a Broker knows of the system of a ServiceGroup.
@@ -65,12 +65,12 @@ type Observation struct {
 	Report   *Report
 	SyncedAt time.Time
 	// Differences are what differs between the system's records and what Services hold,
-	// by address. UnusedTooMany are how many records no Service holds, if they are too
-	// many to be released.
-	Differences   map[netip.Addr]string
-	UnusedTooMany int
-	// AddressesWaiting is how many requests have no address.
-	AddressesWaiting int
+	// by address. UnusedNotReleased is how many records that no Service holds are due and not
+	// released, because they are suspiciously many; otherwise it is 0.
+	Differences       map[netip.Addr]string
+	UnusedNotReleased int
+	// RequestsWithoutAddress is how many requests have no address.
+	RequestsWithoutAddress int
 }
 
 // Broker asks external systems for the addresses that Services request.
@@ -84,19 +84,19 @@ type Broker struct {
 	mu sync.Mutex
 	// ctx is set while the Broker runs.
 	ctx context.Context
-	// cluster is the id of the installation. The cluster was last found to be of it at
-	// confirmedAt, which is zero if it is not.
-	cluster     types.UID
-	confirmedAt time.Time
-	groups      map[string]*groupState
-	queues      map[endpoint]*queue
-	requests    map[requestKey]*requestState
+	// installationID is the id that all marks have. The cluster was last found to be of that
+	// installation at confirmedAt, which is zero if it is not.
+	installationID types.UID
+	confirmedAt    time.Time
+	groups         map[string]*groupState
+	queues         map[endpoint]*queue
+	requests       map[requestKey]*requestState
 	// releases are addresses to release, and repairs addresses to record.
-	releases map[releaseKey]*pendingRelease
-	repairs  map[releaseKey]*pendingRepair
-	// turns are when a request of each namespace was asked for last: the namespaces of
+	releases map[recordKey]*pendingRelease
+	repairs  map[recordKey]*pendingRepair
+	// namespaceAskedAt is when a request of each namespace was asked for last: the namespaces of
 	// those that wait take turns, so that none keeps the others waiting by many requests.
-	turns map[string]time.Time
+	namespaceAskedAt map[string]time.Time
 }
 
 // endpoint is a system as it is reached with one token.
@@ -113,12 +113,13 @@ type groupState struct {
 	// system is nil until a token is known; token is the one that it has.
 	system System
 	token  string
-	// look is when to compare next, and failure why the last comparison has failed, or nil.
-	look    schedule
-	failure *Error
-	// inspection is under way for the next comparison, by the system inspected, or nil.
-	inspection Inspection
-	inspected  System
+	// comparisonSchedule is when to compare next, and comparisonFailure why the last comparison has
+	// failed, or nil.
+	comparisonSchedule schedule
+	comparisonFailure  *Error
+	// inspection is under way for the next comparison, by inspectedSystem, or nil.
+	inspection      Inspection
+	inspectedSystem System
 	// pauses are when to ask again for what the requests of a family have in common: a free
 	// address, or a permission.
 	pauses map[allocation.Family]*schedule
@@ -131,7 +132,7 @@ type groupState struct {
 
 func (b *Broker) newGroupState(config *allocation.Netbox, now time.Time) *groupState {
 	return &groupState{
-		config: config, endpoint: endpointOf(config), look: newSchedule(now, b.newJobBackoff()),
+		config: config, endpoint: endpointOf(config), comparisonSchedule: newSchedule(now, b.newJobBackoff()),
 		pauses: map[allocation.Family]*schedule{}, unusedSince: map[netip.Addr]time.Time{},
 	}
 }
@@ -180,26 +181,26 @@ func (b *Broker) newRequestState(owner Owner, now time.Time) *requestState {
 
 func (s *requestState) hasAddress() bool { return s.isAnswered && s.offer.Reason == "" }
 
-type releaseKey struct {
+type recordKey struct {
 	group   string
 	address netip.Addr
 }
 
-// recordJob is what is to be done about the record of one address.
-type recordJob struct {
+// recordChange is what is still to be done to the record of one address, and when.
+type recordChange struct {
 	schedule
 	// reportedFor is the reason for which it was reported last that this failed, or empty.
 	reportedFor string
 	reportedAt  time.Time
 }
 
-func (b *Broker) newRecordJob(now time.Time) recordJob {
-	return recordJob{schedule: newSchedule(now, b.newRecordBackoff())}
+func (b *Broker) newRecordChange(now time.Time) recordChange {
+	return recordChange{schedule: newSchedule(now, b.newRecordBackoff())}
 }
 
 // pendingRelease is an address to release.
 type pendingRelease struct {
-	recordJob
+	recordChange
 	// isAskedAgain says that it was asked for once more since it was last looked at: meanwhile
 	// a Service may have given the address up that had it a moment before.
 	isAskedAgain bool
@@ -207,7 +208,7 @@ type pendingRelease struct {
 
 // pendingRepair is an address that is to be recorded.
 type pendingRepair struct {
-	recordJob
+	recordChange
 	missing Missing
 }
 
@@ -218,8 +219,8 @@ func NewBroker(o Options) *Broker {
 	}
 	return &Broker{
 		Options: o, groups: map[string]*groupState{}, queues: map[endpoint]*queue{},
-		requests: map[requestKey]*requestState{}, releases: map[releaseKey]*pendingRelease{},
-		repairs: map[releaseKey]*pendingRepair{}, turns: map[string]time.Time{},
+		requests: map[requestKey]*requestState{}, releases: map[recordKey]*pendingRelease{},
+		repairs: map[recordKey]*pendingRepair{}, namespaceAskedAt: map[string]time.Time{},
 	}
 }
 
@@ -248,7 +249,7 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 		return
 	case config == nil:
 		delete(b.groups, group)
-		maps.DeleteFunc(b.releases, func(k releaseKey, _ *pendingRelease) bool { return k.group == group })
+		maps.DeleteFunc(b.releases, func(k recordKey, _ *pendingRelease) bool { return k.group == group })
 		b.dropRepairs(group)
 		b.stopIdleQueues()
 		return
@@ -264,7 +265,7 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 	}
 	for key, r := range b.releases {
 		if key.group == group {
-			r.recordJob = b.newRecordJob(now)
+			r.recordChange = b.newRecordChange(now)
 		}
 	}
 	e := endpointOf(config)
@@ -277,12 +278,12 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 }
 
 func (b *Broker) dropRepairs(group string) {
-	maps.DeleteFunc(b.repairs, func(k releaseKey, _ *pendingRepair) bool { return k.group == group })
+	maps.DeleteFunc(b.repairs, func(k recordKey, _ *pendingRepair) bool { return k.group == group })
 }
 
-// Want says which requests a Service has. What was offered to others that it had is
-// released.
-func (b *Broker) Want(owner Owner, requests []allocation.IPAMRequest) {
+// SetRequests says which requests a Service has, instead of those that it had. What was offered
+// to others that it had is released.
+func (b *Broker) SetRequests(owner Owner, requests []allocation.IPAMRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.Now()
@@ -300,8 +301,9 @@ func (b *Broker) Want(owner Owner, requests []allocation.IPAMRequest) {
 	}
 }
 
-// Forget drops the requests of the Services of a name, apart from those with a UID.
-func (b *Broker) Forget(name types.NamespacedName, except types.UID) {
+// DropRequests drops the requests of the Services of a name, apart from those with a UID. What
+// was offered to them is released.
+func (b *Broker) DropRequests(name types.NamespacedName, except types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for key, requested := range b.requests {
@@ -315,27 +317,27 @@ func (b *Broker) Forget(name types.NamespacedName, except types.UID) {
 func (b *Broker) dropRequest(key requestKey, requested *requestState, now time.Time) {
 	delete(b.requests, key)
 	if requested.hasAddress() {
-		b.addRelease(releaseKey{key.request.Group, requested.offer.Address}, now)
+		b.addRelease(recordKey{key.request.Group, requested.offer.Address}, now)
 	}
 }
 
-// Release says that a Service of a group has given an address up. It is released unless
-// another Service has it.
-func (b *Broker) Release(group string, a netip.Addr) {
+// QueueRelease says that a Service of a group has given an address up. The Broker releases it,
+// some time later, unless another Service has it.
+func (b *Broker) QueueRelease(group string, a netip.Addr) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.addRelease(releaseKey{group, a}, b.Now())
+	b.addRelease(recordKey{group, a}, b.Now())
 }
 
 // addRelease queues the release of an address, and wakes the group's queue.
-func (b *Broker) addRelease(key releaseKey, at time.Time) {
+func (b *Broker) addRelease(key recordKey, at time.Time) {
 	if b.groups[key.group] == nil {
 		return
 	}
 	if r := b.releases[key]; r != nil {
 		r.isAskedAgain = true
 	} else {
-		b.releases[key] = &pendingRelease{recordJob: b.newRecordJob(at)}
+		b.releases[key] = &pendingRelease{recordChange: b.newRecordChange(at)}
 	}
 	b.wake(key.group)
 }
@@ -366,12 +368,13 @@ func (b *Broker) lateAnswer(group string, waited time.Duration) (allocation.Offe
 	case waited < SlowAfter:
 		return allocation.Offer{}, false
 	case g == nil:
-		return waiting(v1.ReasonWaitingForIPAM, "ServiceGroup "+group+" has not been looked at yet"), true
+		return waitingOffer(v1.ReasonWaitingForIPAM, "ServiceGroup "+group+" has not been looked at yet"), true
 	case b.queues[g.endpoint].isSlow(b.Now()):
-		return waiting(v1.ReasonIPAMUnavailable, g.config.SystemName()+" is slow to answer: the Service goes on waiting"),
-			true
+		return waitingOffer(
+			v1.ReasonIPAMUnavailable, g.config.SystemName()+" is slow to answer: the Service goes on waiting",
+		), true
 	case waited >= queuedAfter:
-		return waiting(
+		return waitingOffer(
 			v1.ReasonWaitingForIPAM,
 			"others are asking "+g.config.SystemName()+" for addresses, too: the Service waits for its turn",
 		), true
@@ -379,7 +382,8 @@ func (b *Broker) lateAnswer(group string, waited time.Duration) (allocation.Offe
 	return allocation.Offer{}, false
 }
 
-func waiting(reason, message string) allocation.Offer {
+// waitingOffer returns an Offer without an address, to a request that has not been answered yet.
+func waitingOffer(reason, message string) allocation.Offer {
 	return allocation.Offer{Reason: reason, Message: message, IsWaiting: true}
 }
 
@@ -395,7 +399,7 @@ func (b *Broker) Observation(group string) *Observation {
 	o.Differences = maps.Clone(o.Differences)
 	for key, requested := range b.requests {
 		if key.request.Group == group && !requested.hasAddress() {
-			o.AddressesWaiting++
+			o.RequestsWithoutAddress++
 		}
 	}
 	return &o

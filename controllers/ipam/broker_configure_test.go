@@ -16,8 +16,8 @@ func TestBrokerConfigureHastensOneGroup(t *testing.T) {
 		w.failFor(errServer, func(q question) bool { return q.method == "allocate" || q.method == "release" })
 		w.releaseHeld(groupA, a[0])
 		w.releaseHeld(groupB, b[0])
-		w.broker.Want(web(20), []allocation.IPAMRequest{requestOf(groupA)})
-		w.broker.Want(web(21), []allocation.IPAMRequest{requestOf(groupB)})
+		w.broker.SetRequests(web(20), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(21), []allocation.IPAMRequest{requestOf(groupB)})
 		w.pass(time.Hour)
 		w.resetCounts()
 		changed := configOf(groupA)
@@ -51,7 +51,7 @@ func TestBrokerConfigureRemovesOneGroup(t *testing.T) {
 		if n := w.count("b release"); n != 1 || w.systems[urlOf(groupB)].Marks()[b[1]] != "" {
 			t.Errorf("%d releases of the other group", n)
 		}
-		if mark := w.systems[urlOf(groupB)].Marks()[b[0]]; mark != web(0).Mark(ipamtest.Cluster) {
+		if mark := w.systems[urlOf(groupB)].Marks()[b[0]]; mark != web(0).Mark(ipamtest.Installation) {
 			t.Errorf("the other group's record is not repaired: %q", mark)
 		}
 		// It is not done when the group is there again: the next comparisons find it.

@@ -64,20 +64,20 @@ func (w *brokerWorld) count(question string) (n int) {
 // releaseHeld makes a Service give an address up.
 func (w *brokerWorld) releaseHeld(group string, a netip.Addr) {
 	w.hold(group, a)
-	w.broker.Release(group, a)
+	w.broker.QueueRelease(group, a)
 }
 
 // holdAll makes Services hold all nine addresses of a group.
 func (w *brokerWorld) holdAll(group string) (addrs []netip.Addr) {
 	w.t.Helper()
 	for n := range byte(9) {
-		w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(group)})
+		w.broker.SetRequests(web(n), []allocation.IPAMRequest{requestOf(group)})
 	}
 	w.pass(time.Second)
 	for n := range byte(9) {
 		a := w.wantAddress(web(n))
 		w.hold(group, a, web(n))
-		w.broker.Want(web(n), nil)
+		w.broker.SetRequests(web(n), nil)
 		addrs = append(addrs, a)
 	}
 	return addrs
@@ -96,7 +96,7 @@ func TestFaultBrokerGroupNotLearnt(t *testing.T) {
 				w.failFor(err, func(q question) bool { return q.group == "bad" && q.method == "inspect" })
 				w.broker.Configure("bad", configOf(groupA))
 				w.pass(time.Second)
-				w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+				w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 				w.pass(time.Second)
 				w.wantAddress(web(0))
 				w.pass(time.Hour)
@@ -187,9 +187,9 @@ func TestFaultBrokerPoisonedRelease(t *testing.T) {
 func TestFaultBrokerPoisonedRequest(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.failFor(errServer, func(q question) bool { return q.method == "allocate" && q.owner == web(0) })
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
-		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(1), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
 		w.wantAddress(web(1))
 		w.pass(time.Hour)
@@ -237,7 +237,7 @@ func TestFaultBrokerNothingAnswered(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.failFor(errServer, func(q question) bool { return q.method != "check" })
 		for n := range byte(3) {
-			w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(web(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(10 * time.Minute)
 		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonIPAMUnavailable || o.Message != errServer.Message {
@@ -256,9 +256,9 @@ func TestFaultBrokerNothingAnswered(t *testing.T) {
 func TestFaultBrokerStatusKeptBack(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.failFor(errServer, func(q question) bool { return q.method == "check" || q.owner == web(0) })
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
-		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(1), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(5 * time.Minute)
 		w.wantAddress(web(1)) // and keeps it
 		w.pass(time.Hour)
@@ -285,7 +285,7 @@ func TestFaultBrokerAlternatingErrors(t *testing.T) {
 				})
 				w.resetCounts()
 				for n := range 200 {
-					w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
+					w.broker.SetRequests(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 				}
 				w.pass(10 * time.Minute)
 				if n := w.answersChanged(); n != 200 {
@@ -315,7 +315,7 @@ func TestFaultBrokerAlternatingReasons(t *testing.T) {
 			}
 		})
 		for n := range 200 {
-			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(10 * time.Minute)
 		if n := w.answersChanged(); n > 200*11 {

@@ -22,7 +22,7 @@ func TestBrokerComparesChangedRanges(t *testing.T) {
 		w.lock(func() { w.systems[urlOf(groupA)].Pool = changed })
 		request := allocation.IPAMRequest{Group: groupA, Family: allocation.IPv4}
 		owner := ipamtest.NewOwner("web", 0)
-		w.broker.Want(owner, []allocation.IPAMRequest{request})
+		w.broker.SetRequests(owner, []allocation.IPAMRequest{request})
 		synctest.Wait()
 		if a := w.broker.Offers(owner.UID)[request].Address; a != changed.From() {
 			t.Fatalf("offered %s", a)
@@ -53,7 +53,7 @@ func TestFaultBrokerForeignRecord(t *testing.T) {
 		}
 		w.lock(func() {
 			system.SetMark(copied, "purelb somebody else")
-			w.systems[urlOf(groupB)].SetMark(ofOther, ipamtest.NewOwner("other", 1).Mark(ipamtest.Cluster))
+			w.systems[urlOf(groupB)].SetMark(ofOther, ipamtest.NewOwner("other", 1).Mark(ipamtest.Installation))
 			w.foreign = map[string][]ipam.Record{
 				urlOf(groupA): {foreign(copied, "a copy"), foreign(orphan, "an orphan"), foreign(ofOther, "of another")},
 			}
@@ -85,7 +85,7 @@ func TestBrokerTooManyUnusedBesideForeign(t *testing.T) {
 		a := netip.MustParseAddr("10.0.0.1")
 		w.lock(func() {
 			for n := range byte(7) {
-				w.systems[urlOf(groupA)].SetMark(a, ipamtest.NewOwner("gone", n).Mark(ipamtest.Cluster))
+				w.systems[urlOf(groupA)].SetMark(a, ipamtest.NewOwner("gone", n).Mark(ipamtest.Installation))
 				a = a.Next()
 			}
 			w.foreign = map[string][]ipam.Record{}
@@ -100,7 +100,7 @@ func TestBrokerTooManyUnusedBesideForeign(t *testing.T) {
 			time.Sleep(11 * time.Minute)
 		}
 		synctest.Wait()
-		if n := w.broker.Observation(groupA).UnusedTooMany; n != 7 {
+		if n := w.broker.Observation(groupA).UnusedNotReleased; n != 7 {
 			t.Errorf("%d are too many, want 7", n)
 		}
 	})
@@ -129,7 +129,7 @@ func TestBrokerRecordsOfOtherGroups(t *testing.T) {
 				t.Errorf("%s: %v", group, differences)
 			}
 		}
-		w.broker.Want(
+		w.broker.SetRequests(
 			ipamtest.NewOwner("web", 0), []allocation.IPAMRequest{{Group: third, Family: allocation.IPv4, Address: outside}},
 		)
 		for range 3 {

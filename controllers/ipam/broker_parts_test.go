@@ -34,8 +34,8 @@ func TestFaultBrokerInspectionGivesWay(t *testing.T) {
 		if n := w.count(groupA + " release"); n != 2 {
 			t.Errorf("%d releases", n)
 		}
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
-		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf("large")})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(1), []allocation.IPAMRequest{requestOf("large")})
 		w.pass(5 * time.Second)
 		w.wantAddress(web(0))
 		w.wantAddress(web(1))
@@ -99,7 +99,7 @@ func TestFaultBrokerInspectionFails(t *testing.T) {
 				})
 				w.broker.Configure("large", configOf(groupA))
 				w.pass(3500 * time.Millisecond)
-				w.broker.Want(web(0), []allocation.IPAMRequest{requestOf("large")})
+				w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf("large")})
 				w.lock(func() { fault(w) })
 				w.pass(5 * time.Second)
 				w.lock(func() { w.fault = nil })

@@ -22,7 +22,7 @@ func TestFaultBrokerRequestsForbidden(t *testing.T) {
 		w.broker.Configure("bad", configOf(groupA))
 		w.failFor(errForbidden, func(q question) bool { return q.group == "bad" && q.method == "allocate" })
 		for n := range 50 {
-			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf("bad")})
+			w.broker.SetRequests(noisy(n), []allocation.IPAMRequest{requestOf("bad")})
 		}
 		w.pass(time.Minute)
 		w.wantReason(noisy(49), v1.ReasonIPAMRefused, errForbidden.Message)
@@ -31,13 +31,13 @@ func TestFaultBrokerRequestsForbidden(t *testing.T) {
 		if n := w.count("bad allocate"); n > 60 {
 			t.Errorf("asked %d times in an hour", n)
 		}
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
 		w.wantAddress(web(0))
 		w.failFor(nil, func(question) bool { return false })
 		w.pass(2 * time.Minute)
-		if o := w.broker.Observation("bad"); o.AddressesWaiting != 50-8 {
-			t.Errorf("%d requests wait", o.AddressesWaiting)
+		if o := w.broker.Observation("bad"); o.RequestsWithoutAddress != 50-8 {
+			t.Errorf("%d requests wait", o.RequestsWithoutAddress)
 		}
 	})
 }
@@ -50,7 +50,7 @@ func TestFaultBrokerExhaustedRequests(t *testing.T) {
 		addrs := w.holdAll(groupA)
 		w.lock(func() { w.delay[urlOf(groupA)] = 1650 * time.Millisecond })
 		for n := range 90 {
-			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(time.Minute)
 		w.resetCounts()
@@ -60,7 +60,7 @@ func TestFaultBrokerExhaustedRequests(t *testing.T) {
 			t.Errorf("%d releases", n)
 		}
 		w.pass(time.Hour)
-		if n := w.broker.Observation(groupA).AddressesWaiting; n != 89 {
+		if n := w.broker.Observation(groupA).RequestsWithoutAddress; n != 89 {
 			t.Errorf("%d requests wait, want one less", n)
 		}
 		// Each has been asked for, and now one at a time is.
@@ -73,7 +73,7 @@ func TestFaultBrokerExhaustedRequests(t *testing.T) {
 		if n := w.count(groupA + " inspect"); n != 6 {
 			t.Errorf("%d comparisons in an hour", n)
 		}
-		if mark := w.systems[urlOf(groupA)].Marks()[addrs[1]]; mark != web(1).Mark(ipamtest.Cluster) {
+		if mark := w.systems[urlOf(groupA)].Marks()[addrs[1]]; mark != web(1).Mark(ipamtest.Installation) {
 			t.Errorf("not repaired: %q", mark)
 		}
 	})
@@ -85,7 +85,7 @@ func TestFaultBrokerKindsTakeTurns(t *testing.T) {
 		addrs := w.holdAll(groupA)
 		w.lock(func() { w.delay[urlOf(groupA)] = time.Second })
 		for n := range 600 {
-			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		for _, a := range addrs[:3] {
 			w.releaseHeld(groupA, a)
@@ -110,7 +110,7 @@ func TestFaultBrokerKindsTakeTurns(t *testing.T) {
 func TestBrokerKeepsRefusals(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.holdAll(groupA)
-		w.broker.Want(noisy(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(noisy(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Minute)
 		const exhausted = "the memory has no free IPv4 address"
 		w.wantReason(noisy(0), v1.ReasonExhausted, exhausted)
@@ -160,7 +160,7 @@ func TestBrokerConfiguredMeanwhile(t *testing.T) {
 	t.Run("request", func(t *testing.T) {
 		inBrokerWorld(t, func(w *brokerWorld) {
 			config := newWorld(w)
-			w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 			w.pass(2 * time.Second)
 			w.broker.Configure(groupA, config)
 			w.pass(20 * time.Second)
@@ -176,9 +176,9 @@ func TestBrokerConfiguredMeanwhile(t *testing.T) {
 func TestBrokerExhaustedWithRecord(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		addrs := w.holdAll(groupA)
-		w.systems[urlOf(groupA)].SetMark(addrs[4], noisy(49).Mark(ipamtest.Cluster))
+		w.systems[urlOf(groupA)].SetMark(addrs[4], noisy(49).Mark(ipamtest.Installation))
 		for n := range 50 {
-			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 			w.pass(time.Millisecond)
 		}
 		w.pass(time.Second)
@@ -211,7 +211,7 @@ func TestBrokerLoneFamily(t *testing.T) {
 				allocation.RequestOf(svc),
 				&allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Offers: w.broker.Offers(svc.UID)},
 			)
-			w.broker.Want(web(0), result.IPAMRequests)
+			w.broker.SetRequests(web(0), result.IPAMRequests)
 			w.pass(time.Second)
 			return result
 		}
@@ -220,7 +220,7 @@ func TestBrokerLoneFamily(t *testing.T) {
 		}
 		w.resetCounts()
 		for range 20 {
-			if got := look(); got.Reason != v1.ReasonExhausted || len(got.Addresses) > 0 || got.IsPending {
+			if got := look(); got.Reason != v1.ReasonExhausted || len(got.Addresses) > 0 || got.IsAwaitingIPAM {
 				t.Fatalf("got %+v", got)
 			}
 		}

@@ -75,7 +75,7 @@ func (w *brokerWorld) EnsureInstallation(context.Context) (types.UID, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.installationReads++
-	return ipamtest.Cluster, w.installationError
+	return ipamtest.Installation, w.installationError
 }
 
 func (w *brokerWorld) Token(context.Context, *allocation.Netbox) (string, error) {
@@ -187,7 +187,7 @@ func (s slow) BeginInspection() ipam.Inspection {
 		}
 		report, err := inspect(ctx)
 		if err == nil {
-			s.world.lock(func() { report.OwnRecords = append(report.OwnRecords, s.world.foreign[s.url]...) })
+			s.world.lock(func() { report.MarkedRecords = append(report.MarkedRecords, s.world.foreign[s.url]...) })
 		}
 		return report, err
 	}
@@ -235,26 +235,28 @@ func (w *brokerWorld) start() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.broker = ipam.NewBroker(ipam.Options{
 		Cluster: w, Now: time.Now,
-		NewSystem: func(group string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
+		NewSystem: func(
+			group string, config *allocation.Netbox, token string, installationID types.UID,
+		) (ipam.System, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if token != w.token {
 				w.t.Errorf("connected with token %q, which is %q now", token, w.token)
 			}
 			url := cmp.Or(w.byTenant[config.Tenant], config.URL)
-			return slow{w.systems[url].Of(cluster), w, url, group}, nil
+			return slow{w.systems[url].Of(installationID), w, url, group}, nil
 		},
-		AnswersChanged: func(name types.NamespacedName) {
+		OnAnswersChanged: func(name types.NamespacedName) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.changed[name]++
 		},
-		ObservationChanged: func(group string) {
+		OnObservationChanged: func(group string) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.observed[group]++
 		},
-		FoundDifference: func(_ string, _ ipam.Owner, text string) {
+		OnDifference: func(_ string, _ ipam.Owner, text string) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.found = append(w.found, text)
@@ -311,7 +313,7 @@ func web(n byte) ipam.Owner { return ipamtest.NewOwner(fmt.Sprintf("web%d", n), 
 
 func TestBrokerAllocatesAndReleases(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		if w.changed[types.NamespacedName{Namespace: "test", Name: "web0"}] != 1 {
@@ -319,14 +321,14 @@ func TestBrokerAllocatesAndReleases(t *testing.T) {
 		}
 		// The Service has it: the request goes, and the address stays recorded.
 		w.hold(groupA, a, web(0))
-		w.broker.Want(web(0), nil)
+		w.broker.SetRequests(web(0), nil)
 		w.pass(time.Second)
-		if got := w.systems[urlOf(groupA)].Marks()[a]; got != web(0).Mark(ipamtest.Cluster) {
+		if got := w.systems[urlOf(groupA)].Marks()[a]; got != web(0).Mark(ipamtest.Installation) {
 			t.Errorf("recorded: %q", got)
 		}
 		// The Service is deleted.
 		w.hold(groupA, a)
-		w.broker.Release(groupA, a)
+		w.broker.QueueRelease(groupA, a)
 		w.pass(time.Second)
 		if marks := w.systems[urlOf(groupA)].Marks(); len(marks) != 0 {
 			t.Errorf("recorded: %v", marks)
@@ -341,17 +343,17 @@ func TestBrokerAllocatesAndReleases(t *testing.T) {
 // was under way.
 func TestBrokerReleasesWhatIsNotWanted(t *testing.T) {
 	for name, drop := range map[string]func(*brokerWorld){
-		"another request": func(w *brokerWorld) { w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupB)}) },
-		"no request":      func(w *brokerWorld) { w.broker.Want(web(0), nil) },
+		"another request": func(w *brokerWorld) { w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupB)}) },
+		"no request":      func(w *brokerWorld) { w.broker.SetRequests(web(0), nil) },
 		"deleted": func(w *brokerWorld) {
-			w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web0"}, "")
+			w.broker.DropRequests(types.NamespacedName{Namespace: "test", Name: "web0"}, "")
 		},
 	} {
 		for _, isUnderWay := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, isUnderWay), func(t *testing.T) {
 				inBrokerWorld(t, func(w *brokerWorld) {
 					w.lock(func() { w.delay[urlOf(groupA)] = time.Second })
-					w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+					w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 					if isUnderWay {
 						w.pass(500 * time.Millisecond)
 					} else {
@@ -373,17 +375,17 @@ func TestBrokerReleasesWhatIsNotWanted(t *testing.T) {
 func TestBrokerRecreatedService(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		before, after := ipamtest.NewOwner("web", 0), ipamtest.NewOwner("web", 1)
-		w.broker.Want(before, []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(before, []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		old := w.wantAddress(before)
-		w.broker.Want(after, []allocation.IPAMRequest{requestOf(groupA)})
-		w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web"}, after.UID)
+		w.broker.SetRequests(after, []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.DropRequests(types.NamespacedName{Namespace: "test", Name: "web"}, after.UID)
 		w.pass(time.Second)
 		if a := w.wantAddress(after); a == old {
 			t.Errorf("got %s again", a)
 		}
 		marks := w.systems[urlOf(groupA)].Marks()
-		if len(marks) != 1 || marks[w.wantAddress(after)] != after.Mark(ipamtest.Cluster) {
+		if len(marks) != 1 || marks[w.wantAddress(after)] != after.Mark(ipamtest.Installation) {
 			t.Errorf("recorded: %v", marks)
 		}
 	})
@@ -393,18 +395,18 @@ func TestBrokerRecreatedService(t *testing.T) {
 func TestBrokerRequestedAgain(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		before, after := ipamtest.NewOwner("web", 0), ipamtest.NewOwner("web", 1)
-		w.broker.Want(before, []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(before, []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		request := requestOf(groupA)
 		request.Address = w.wantAddress(before)
 		w.systems[urlOf(groupA)].SetAway(true)
-		w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web"}, "")
-		w.broker.Want(after, []allocation.IPAMRequest{request})
+		w.broker.DropRequests(types.NamespacedName{Namespace: "test", Name: "web"}, "")
+		w.broker.SetRequests(after, []allocation.IPAMRequest{request})
 		w.pass(5 * time.Second)
 		w.systems[urlOf(groupA)].SetAway(false)
 		w.pass(30 * time.Second)
 		if marks := w.systems[urlOf(groupA)].Marks(); w.wantAddress(after) != request.Address ||
-			marks[request.Address] != after.Mark(ipamtest.Cluster) {
+			marks[request.Address] != after.Mark(ipamtest.Installation) {
 			t.Errorf("recorded: %v", marks)
 		}
 	})
@@ -417,28 +419,28 @@ func TestFaultBrokerSystemAway(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system := w.systems[urlOf(groupA)]
 		system.SetAway(true)
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(10 * time.Minute)
 		w.wantReason(web(0), v1.ReasonIPAMUnavailable, "the memory is away")
 		if n := w.changed[types.NamespacedName{Namespace: "test", Name: "web0"}]; n != 1 {
 			t.Errorf("%d changes of one answer", n)
 		}
-		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonIPAMUnavailable || o.AddressesWaiting != 1 {
+		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonIPAMUnavailable || o.RequestsWithoutAddress != 1 {
 			t.Errorf("observation: %+v", o)
 		}
-		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupB)})
+		w.broker.SetRequests(web(1), []allocation.IPAMRequest{requestOf(groupB)})
 		w.pass(0)
 		w.wantAddress(web(1))
 
 		system.SetAway(false)
 		w.pass(1900 * time.Millisecond)
 		w.wantAddress(web(0))
-		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonReachable || o.AddressesWaiting != 0 {
+		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonReachable || o.RequestsWithoutAddress != 0 {
 			t.Errorf("observation: %+v", o)
 		}
 		// Nobody waits: half a minute between attempts.
 		w.hold(groupA, w.wantAddress(web(0)), web(0))
-		w.broker.Want(web(0), nil)
+		w.broker.SetRequests(web(0), nil)
 		w.pass(time.Minute)
 		system.SetAway(true)
 		w.pass(15 * time.Minute)
@@ -449,7 +451,7 @@ func TestFaultBrokerSystemAway(t *testing.T) {
 		}
 		// A Service comes: it does not wait for half a minute.
 		system.SetAway(false)
-		w.broker.Want(web(2), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(2), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(1900 * time.Millisecond)
 		w.wantAddress(web(2))
 	})
@@ -461,9 +463,9 @@ func TestFaultBrokerSystemSlow(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() { w.delay[urlOf(groupA)] = 10 * time.Second })
 		for n := range byte(3) {
-			w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(web(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
-		w.broker.Want(web(5), []allocation.IPAMRequest{requestOf(groupB)})
+		w.broker.SetRequests(web(5), []allocation.IPAMRequest{requestOf(groupB)})
 		w.pass(0)
 		w.wantAddress(web(5))
 		if _, isAnswered := w.offer(web(0)); isAnswered {
@@ -485,7 +487,7 @@ func TestBrokerLongQueue(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() { w.delay[urlOf(groupA)] = 1900 * time.Millisecond })
 		for n := range byte(8) {
-			w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(web(n), []allocation.IPAMRequest{requestOf(groupA)})
 			w.pass(time.Millisecond)
 		}
 		w.pass(11 * time.Second)
@@ -501,10 +503,10 @@ func TestBrokerLongQueue(t *testing.T) {
 func TestBrokerExhausted(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		for n := range byte(9) {
-			w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(web(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(0)
-		w.broker.Want(web(9), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(9), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(20 * time.Minute)
 		w.wantReason(web(9), v1.ReasonExhausted, "the memory has no free IPv4 address")
 		w.lock(func() { w.asked[urlOf(groupA)] = 0 })
@@ -513,7 +515,7 @@ func TestBrokerExhausted(t *testing.T) {
 			t.Errorf("asked %d times in ten minutes", n)
 		}
 		// One of them goes: the next gets its address at once.
-		w.broker.Want(web(3), nil)
+		w.broker.SetRequests(web(3), nil)
 		w.pass(time.Second)
 		w.wantAddress(web(9))
 	})
@@ -521,12 +523,12 @@ func TestBrokerExhausted(t *testing.T) {
 
 func TestBrokerNewLeader(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		stop := w.start() // another process, which knows nothing
 		defer stop()
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		if again := w.wantAddress(web(0)); again != a {
 			t.Errorf("got %s, want %s", again, a)
@@ -538,17 +540,17 @@ func TestBrokerToken(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() { w.token = "rotated" }) // Connect checks it
 		w.pass(2 * time.Minute)
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		w.wantAddress(web(0))
 		w.lock(func() { w.token = "" }) // the Secret cannot be read: the last token goes on being used
 		w.pass(2 * time.Minute)
-		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(1), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		w.wantAddress(web(1))
 		stop := w.start() // a new leader has none
 		defer stop()
-		w.broker.Want(web(2), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(2), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
 		w.wantReason(web(2), v1.ReasonIPAMUnavailable, errUnreadable.Error())
 		w.lock(func() { w.token = "back" })
@@ -570,7 +572,7 @@ func TestFaultBrokerSecretDeleted(t *testing.T) {
 			return n
 		}
 		before := asked()
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
 		w.wantReason(web(0), v1.ReasonIPAMUnavailable, errNoSecret.Error())
 		w.lock(func() { w.tokenError = errUnreadable }) // nothing is known of the Secret: the deleted token stays so
@@ -594,10 +596,10 @@ func TestBrokerComparison(t *testing.T) {
 		w.hold(groupA, a, web(0))
 		w.hold(groupA, b, web(1))
 		system.SetMark(b, "keepalived")
-		system.SetMark(c, web(2).Mark(ipamtest.Cluster))
+		system.SetMark(c, web(2).Mark(ipamtest.Installation))
 		w.pass(10 * time.Minute)
 		marks := system.Marks()
-		if marks[a] != web(0).Mark(ipamtest.Cluster) || marks[b] != "keepalived" || marks[c] == "" {
+		if marks[a] != web(0).Mark(ipamtest.Installation) || marks[b] != "keepalived" || marks[c] == "" {
 			t.Errorf("recorded: %v", marks)
 		}
 		want := []string{"10.0.0.1 was not recorded as test/web0's: it is again", "10.0.0.2 is that of keepalived"}
@@ -619,7 +621,8 @@ func TestBrokerComparison(t *testing.T) {
 		// Somebody mends it.
 		system.SetMark(b, "")
 		w.pass(11 * time.Minute)
-		if o := w.broker.Observation(groupA); system.Marks()[b] != web(1).Mark(ipamtest.Cluster) || len(o.Differences) != 0 {
+		o := w.broker.Observation(groupA)
+		if system.Marks()[b] != web(1).Mark(ipamtest.Installation) || len(o.Differences) != 0 {
 			t.Errorf("recorded %v, observation %+v", system.Marks(), o)
 		}
 	})
@@ -630,7 +633,7 @@ func TestBrokerComparison(t *testing.T) {
 func TestBrokerGrace(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system, a := w.systems[urlOf(groupA)], netip.MustParseAddr("10.0.0.1")
-		system.SetMark(a, web(0).Mark(ipamtest.Cluster))
+		system.SetMark(a, web(0).Mark(ipamtest.Installation))
 		stop := w.start()
 		defer stop()
 		w.pass(9 * time.Minute)
@@ -649,20 +652,20 @@ func TestBrokerTooManyUnused(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system := w.systems[urlOf(groupA)]
 		for n := range byte(7) {
-			system.SetMark(netip.AddrFrom4([4]byte{10, 0, 0, n + 1}), web(n).Mark(ipamtest.Cluster))
+			system.SetMark(netip.AddrFrom4([4]byte{10, 0, 0, n + 1}), web(n).Mark(ipamtest.Installation))
 		}
 		w.pass(time.Hour)
 		if n := len(system.Marks()); n != 7 {
 			t.Errorf("%d records are left", n)
 		}
-		if o := w.broker.Observation(groupA); o.UnusedTooMany != 7 {
+		if o := w.broker.Observation(groupA); o.UnusedNotReleased != 7 {
 			t.Errorf("observation: %+v", o)
 		}
 		for n := range byte(2) { // by hand
 			system.SetMark(netip.AddrFrom4([4]byte{10, 0, 0, n + 1}), "")
 		}
 		w.pass(11 * time.Minute)
-		if n := len(system.Marks()); n != 0 || w.broker.Observation(groupA).UnusedTooMany != 0 {
+		if n := len(system.Marks()); n != 0 || w.broker.Observation(groupA).UnusedNotReleased != 0 {
 			t.Errorf("%d records are left", n)
 		}
 	})
@@ -673,11 +676,11 @@ func TestBrokerTooManyUnused(t *testing.T) {
 func TestFaultBrokerReleaseWhileAway(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system := w.systems[urlOf(groupA)]
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		system.SetAway(true)
-		w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web0"}, "")
+		w.broker.DropRequests(types.NamespacedName{Namespace: "test", Name: "web0"}, "")
 		w.pass(time.Hour)
 		system.SetAway(false)
 		w.pass(31 * time.Second)
@@ -691,17 +694,17 @@ func TestFaultBrokerReleaseWhileAway(t *testing.T) {
 // the Service has it.
 func TestBrokerReleasedWhileLookedAt(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		w.hold(groupA, a, web(0))
 		w.lock(func() {
 			w.onIsInUse = func() { // it holds the lock
 				delete(w.held[groupA], a)
-				w.broker.Release(groupA, a)
+				w.broker.QueueRelease(groupA, a)
 			}
 		})
-		w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web0"}, "")
+		w.broker.DropRequests(types.NamespacedName{Namespace: "test", Name: "web0"}, "")
 		w.pass(time.Second)
 		if marks := w.systems[urlOf(groupA)].Marks(); len(marks) != 0 {
 			t.Errorf("recorded: %v", marks)
@@ -711,7 +714,7 @@ func TestBrokerReleasedWhileLookedAt(t *testing.T) {
 
 func TestBrokerConfigure(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf("new")})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf("new")})
 		w.pass(3 * time.Second)
 		w.wantReason(web(0), v1.ReasonWaitingForIPAM, "ServiceGroup new has not been looked at yet")
 		w.broker.Configure("new", configOf(groupA))
@@ -727,7 +730,7 @@ func TestBrokerConfigure(t *testing.T) {
 		if w.broker.Observation("new") != nil {
 			t.Error("an observation is left")
 		}
-		w.broker.Release("new", netip.MustParseAddr("10.0.0.1"))
+		w.broker.QueueRelease("new", netip.MustParseAddr("10.0.0.1"))
 		w.pass(time.Minute)
 	})
 }
@@ -751,10 +754,10 @@ func TestAttackManyRequests(t *testing.T) {
 		w.lock(func() { w.delay[urlOf(groupA)] = time.Second })
 		for n := range 300 {
 			noisy := ipam.Owner{Namespace: "noisy", Name: fmt.Sprint("web", n), UID: types.UID(fmt.Sprint("noisy-", n))}
-			w.broker.Want(noisy, []allocation.IPAMRequest{requestOf(groupA)})
+			w.broker.SetRequests(noisy, []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(1500 * time.Millisecond)
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(2 * time.Second)
 		w.wantAddress(web(0))
 	})

@@ -34,7 +34,7 @@ type stubCluster struct {
 
 func (s *stubCluster) EnsureInstallation(context.Context) (types.UID, error) {
 	s.installationReads++
-	return cluster, nil
+	return testInstallation, nil
 }
 
 func (s *stubCluster) Token(context.Context, *allocation.Netbox) (string, error) {
@@ -73,11 +73,11 @@ func newClocked(groups ...string) *clocked {
 		now:  time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), answered: map[string]int{}, observed: map[string]int{},
 	}
 	c.Broker = NewBroker(Options{
-		Cluster:            c.stub,
-		Now:                func() time.Time { return c.now },
-		AnswersChanged:     func(name types.NamespacedName) { c.answered[name.Name]++ },
-		ObservationChanged: func(group string) { c.observed[group]++ },
-		FoundDifference:    func(_ string, _ Owner, text string) { c.found = append(c.found, text) },
+		Cluster:              c.stub,
+		Now:                  func() time.Time { return c.now },
+		OnAnswersChanged:     func(name types.NamespacedName) { c.answered[name.Name]++ },
+		OnObservationChanged: func(group string) { c.observed[group]++ },
+		OnDifference:         func(_ string, _ Owner, text string) { c.found = append(c.found, text) },
 	})
 	for _, group := range groups {
 		c.Configure(group, configs[group])
@@ -94,7 +94,7 @@ func (c *clocked) queueOf(group string) (*queue, endpoint) {
 // requestOf lets a Service request an IPv4 address of a group.
 func (c *clocked) requestOf(service, group string) (requestKey, *requestState) {
 	request := allocation.IPAMRequest{Group: group, Family: allocation.IPv4}
-	c.Want(ownerNamed(service), []allocation.IPAMRequest{request})
+	c.SetRequests(ownerNamed(service), []allocation.IPAMRequest{request})
 	key := requestKey{ownerNamed(service).UID, request}
 	return key, c.requests[key]
 }

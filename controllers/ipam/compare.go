@@ -30,9 +30,9 @@ type Missing struct {
 	HasOtherRecord bool
 }
 
-// Compare compares the records of a System with the addresses that Services hold, by
+// CompareRecords compares the records of a System with the addresses that Services hold, by
 // their owners, the first of whom is recorded if none is.
-func Compare(records []Record, held map[netip.Addr][]Owner, cluster types.UID) Comparison {
+func CompareRecords(records []Record, held map[netip.Addr][]Owner, installationID types.UID) Comparison {
 	comparison := Comparison{Differences: map[netip.Addr]string{}}
 	marks := map[netip.Addr][]string{}
 	for _, r := range records {
@@ -53,7 +53,9 @@ func Compare(records []Record, held map[netip.Addr][]Owner, cluster types.UID) C
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(held), netip.Addr.Compare) {
 		owners := held[a]
-		isRecorded := slices.ContainsFunc(owners, func(o Owner) bool { return slices.Contains(marks[a], o.Mark(cluster)) })
+		isRecorded := slices.ContainsFunc(owners, func(o Owner) bool {
+			return slices.Contains(marks[a], o.Mark(installationID))
+		})
 		// A second record of one address is removed by recording the address once more.
 		if len(owners) > 0 && (!isRecorded || len(marks[a]) > 1) {
 			missing := Missing{Address: a, Owner: owners[0], HasOtherRecord: len(marks[a]) > 0}

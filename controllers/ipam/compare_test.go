@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-const cluster types.UID = "3b6f0b52-3b1c-4a0e-9a52-5d1a5f0c7a01"
+const testInstallation types.UID = "3b6f0b52-3b1c-4a0e-9a52-5d1a5f0c7a01"
 
 func ownerNamed(name string) Owner {
 	return Owner{Namespace: "test", Name: name, UID: types.UID("uid-" + name)}
@@ -19,21 +19,22 @@ func ownerNamed(name string) Owner {
 
 func TestMark(t *testing.T) {
 	uid := types.UID("11111111-1111-1111-1111-111111111111")
-	short := Owner{"test", "web", uid}.Mark(cluster)
-	if want := "purelb " + string(cluster) + "/test/web/" + string(uid); short != want {
+	short := Owner{"test", "web", uid}.Mark(testInstallation)
+	if want := "purelb " + string(testInstallation) + "/test/web/" + string(uid); short != want {
 		t.Errorf("got %s, want %s", short, want)
 	}
 	long := Owner{strings.Repeat("n", 63), strings.Repeat("a", 63), uid}
 	other := Owner{strings.Repeat("n", 63), strings.Repeat("a", 62) + "b", uid}
-	if a, b := long.Mark(cluster),
-		other.Mark(cluster); len(a) != MaxMark || len(b) != MaxMark || a == b || !strings.HasSuffix(a, "/"+string(uid)) ||
-		!strings.HasPrefix(a, MarksOfCluster(cluster)+strings.Repeat("n", 63)+"/a") {
+	a, b := long.Mark(testInstallation), other.Mark(testInstallation)
+	if len(a) != MaxMark || len(b) != MaxMark || a == b || !strings.HasSuffix(a, "/"+string(uid)) ||
+		!strings.HasPrefix(a, MarkPrefix(testInstallation)+strings.Repeat("n", 63)+"/a") {
 		t.Errorf("long marks: %q (%d), %q", a, len(a), b)
 	}
-	rest := len(Owner{Namespace: "test", UID: uid}.Mark(cluster))
+	rest := len(Owner{Namespace: "test", UID: uid}.Mark(testInstallation))
 	for length, isWhole := range map[int]bool{MaxMark - rest: true, MaxMark - rest + 1: false} {
 		name := strings.Repeat("a", length)
-		if mark := (Owner{"test", name, uid}).Mark(cluster); len(mark) != MaxMark || strings.Contains(mark, name) != isWhole {
+		mark := Owner{"test", name, uid}.Mark(testInstallation)
+		if len(mark) != MaxMark || strings.Contains(mark, name) != isWhole {
 			t.Errorf("a name of %d bytes: %q (%d)", length, mark, len(mark))
 		}
 	}
@@ -41,14 +42,14 @@ func TestMark(t *testing.T) {
 
 func TestDescribeMark(t *testing.T) {
 	for mark, want := range map[string]string{
-		ownerNamed("web").Mark(cluster):            "Service test/web",
-		ownerNamed("web").Mark("another"):          "purelb another/test/web/uid-web",
-		"keepalived":                               "keepalived",
-		"proxy/10":                                 "proxy/10",
-		MarksOfCluster(cluster) + "/uid":           MarksOfCluster(cluster) + "/uid",
-		MarksOfCluster(cluster) + "edited by hand": MarksOfCluster(cluster) + "edited by hand",
+		ownerNamed("web").Mark(testInstallation):        "Service test/web",
+		ownerNamed("web").Mark("another"):               "purelb another/test/web/uid-web",
+		"keepalived":                                    "keepalived",
+		"proxy/10":                                      "proxy/10",
+		MarkPrefix(testInstallation) + "/uid":           MarkPrefix(testInstallation) + "/uid",
+		MarkPrefix(testInstallation) + "edited by hand": MarkPrefix(testInstallation) + "edited by hand",
 	} {
-		if got := DescribeMark(mark, cluster); got != want {
+		if got := DescribeMark(mark, testInstallation); got != want {
 			t.Errorf("%q is described as %q, want %q", mark, got, want)
 		}
 	}
@@ -57,7 +58,7 @@ func TestDescribeMark(t *testing.T) {
 func TestCompare(t *testing.T) {
 	a, b, c := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
 	web, other := ownerNamed("web"), ownerNamed("other")
-	record := func(a netip.Addr, o Owner) Record { return Record{Address: a, Mark: o.Mark(cluster)} }
+	record := func(a netip.Addr, o Owner) Record { return Record{Address: a, Mark: o.Mark(testInstallation)} }
 	edited := record(a, web)
 	edited.Difference = "its status is deprecated"
 	foreign := Record{Address: a, IsForeign: true, Difference: "it is a copy"}
@@ -107,7 +108,7 @@ func TestCompare(t *testing.T) {
 		{"edited and unused", []Record{edited}, nil, Comparison{Unused: []netip.Addr{a}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			got := Compare(row.records, row.held, cluster)
+			got := CompareRecords(row.records, row.held, testInstallation)
 			if diff := cmp.Diff(
 				row.want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 			); diff != "" {

@@ -20,10 +20,10 @@ func TestWhenInstallationIsRead(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked()
 			if row.ago >= 0 {
-				c.cluster, c.confirmedAt = cluster, c.now.Add(-row.ago)
+				c.installationID, c.confirmedAt = testInstallation, c.now.Add(-row.ago)
 			}
 			id, err := c.installation(t.Context())
-			if n := c.stub.installationReads; id != cluster || err != nil || n != row.want {
+			if n := c.stub.installationReads; id != testInstallation || err != nil || n != row.want {
 				t.Errorf("got %s, %v after %d reads", id, err, n)
 			}
 		})

@@ -8,7 +8,7 @@
 // of its result to the Service.
 //
 // A Broker stands between the allocator, which never waits, and the systems. The allocator
-// says which requests each Service has (Want), and finds the answers that have come so far
+// says which requests each Service has (SetRequests), and finds the answers that have come so far
 // (Offers). An endpoint is a system as it is reached with one token. Each has one queue and
 // is asked one thing at a time: one that is slow or away delays nothing of any other.
 //
@@ -29,9 +29,9 @@
 // asked for anything while the cluster is of another installation than the manager, as a copy of
 // a cluster is whose manager has an id of its own.
 //
-// When a record is released is decided in jobs.go (release: unless a Service needs the address) and,
-// for records that nobody holds, in look.go (releaseUnused: after a grace period, and not if they are
-// suspiciously many). The methods of the Broker in broker.go only note that a release is due.
+// When a record is released is decided in jobs.go (runRelease: unless a Service needs the address) and,
+// for records that nobody holds, in comparison_job.go (releaseUnused: after a grace period, and not if
+// they are suspiciously many). The methods of the Broker in broker.go only note that a release is due.
 //
 // There is no second list of this work: each look for the next job goes through the requests,
 // releases, repairs and groups that the Broker has anyway, which is cheaper than any request.
@@ -40,7 +40,7 @@
 // pauses and the state of the endpoint would have to stand beside them all the same.
 //
 // What Services hold is the truth. From time to time the Broker compares the records of a
-// system with it (Compare): what is missing there is recorded again, what nobody holds is
+// system with it (CompareRecords): what is missing there is recorded again, what nobody holds is
 // released after a grace period, and what differs otherwise is reported. Nothing that a
 // system says ever takes an address from a Service.
 package ipam

@@ -23,9 +23,10 @@ const (
 	SlowAfter = 2 * time.Second
 	// queuedAfter is after how long in a queue that moves it says so.
 	queuedAfter = 10 * time.Second
-	// checkAfter is how soon after the last comparison the next one follows if the system
-	// has refused a request: its ranges may be others by now.
-	checkAfter = time.Minute
+	// minSyncInterval is how soon after the last comparison the next one follows if the system
+	// has refused a request, as its ranges may be others by now, or if the report had problems,
+	// as somebody may be about to mend them.
+	minSyncInterval = time.Minute
 	// messageInterval is how long a Service, or an address that differs, at least says the
 	// same for one reason, before it says what is wrong now: of a system whose answers
 	// alternate each would be a write and an event. Of a system that is away the ServiceGroup

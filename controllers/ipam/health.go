@@ -52,8 +52,8 @@ func (h *health) isTrialDue(now time.Time) bool {
 	return h.isAwayThoughWell || now.Sub(h.triedAt) >= trialInterval
 }
 
-// fail notes that the system of an endpoint is away, and says so to all who wait for it.
-func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
+// noteAway notes that the system of an endpoint is away, and says so to all who wait for it.
+func (b *Broker) noteAway(e endpoint, q *queue, failure *Error) {
 	now, h := b.Now(), &q.health
 	if h.failure == nil {
 		h.triedAt = now
@@ -66,8 +66,8 @@ func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
 	}
 	for name, g := range order.ByKey(b.groups, cmp.Compare) {
 		if g.endpoint == e {
-			g.inspection, g.inspected = nil, nil // what it has found is old when the system is back
-			b.observe(name, g, q)
+			g.inspection, g.inspectedSystem = nil, nil // what it has found is old when the system is back
+			b.noteObservation(name, g, q)
 		}
 	}
 	for key, requested := range order.ByKey(b.requests, compareRequestKeys) {
@@ -84,20 +84,20 @@ func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
 // noteUnanswered notes that a system whose status is well has not answered a job.
 func (b *Broker) noteUnanswered(e endpoint, q *queue, j *job, failure *Error) {
 	h := &q.health
-	isLook := j.kind == learnJob || j.kind == compareJob
-	if isLook || len(h.unanswered) < unansweredJobs {
-		h.unanswered[j.schedule] = isLook
+	isComparison := j.kind == learnJob || j.kind == compareJob
+	if isComparison || len(h.unanswered) < unansweredJobs {
+		h.unanswered[j.schedule] = isComparison
 	}
 	if len(h.unanswered) < unansweredJobs {
 		return
 	}
-	for _, isLook := range h.unanswered {
-		if isLook {
-			b.fail(e, q, failure)
+	for _, isComparison := range h.unanswered {
+		if isComparison {
+			b.noteAway(e, q, failure)
 			return
 		}
 	}
-	j.state.hastenLookIfOld(b.Now()) // it asks the most, and changes nothing
+	j.state.hastenComparisonIfOld(b.Now()) // it asks the most, and changes nothing
 }
 
 // noteAnswer notes that the system of an endpoint has answered.
@@ -109,9 +109,9 @@ func (b *Broker) noteAnswer(e endpoint, q *queue) {
 	h.backoff.Reset()
 	for name, g := range order.ByKey(b.groups, cmp.Compare) {
 		if g.endpoint == e {
-			b.observe(name, g, q)
+			b.noteObservation(name, g, q)
 			if wasAway {
-				g.look.hasten(now) // what has happened meanwhile?
+				g.comparisonSchedule.hasten(now) // what has happened meanwhile?
 			}
 		}
 	}
@@ -126,21 +126,21 @@ func (b *Broker) noteAnswer(e endpoint, q *queue) {
 	}
 }
 
-// observe notes how the system of a group is. While the reason stays the same, another
+// noteObservation notes how the system of a group is. While the reason stays the same, another
 // message has to wait.
-func (b *Broker) observe(name string, g *groupState, q *queue) {
+func (b *Broker) noteObservation(name string, g *groupState, q *queue) {
 	reason, message := v1.ReasonReachable, g.config.SystemName()+" answers"
 	if failure := q.health.failure; failure != nil {
 		reason, message = failure.Reason, failure.Message
-	} else if g.failure != nil {
-		reason, message = g.failure.Reason, g.failure.Message
+	} else if g.comparisonFailure != nil {
+		reason, message = g.comparisonFailure.Reason, g.comparisonFailure.Message
 	}
 	o, now := &g.observation, b.Now()
 	if o.Reason == reason && (o.Message == message || now.Sub(g.observedAt) < detailInterval) {
 		return
 	}
 	o.Reason, o.Message, g.observedAt = reason, message, now
-	b.ObservationChanged(name)
+	b.OnObservationChanged(name)
 }
 
 // noteNoAddress notes why a request has no address.
@@ -153,8 +153,8 @@ func (b *Broker) noteNoAddress(key requestKey, requested *requestState, failure 
 	requested.isAnswered, requested.answeredAt = true, now
 	offer := &requested.offer
 	offer.Reason, offer.Message, offer.Address = failure.Reason, failure.Message, netip.Addr{}
-	b.AnswersChanged(nameOf(requested.owner))
-	b.ObservationChanged(key.request.Group)
+	b.OnAnswersChanged(nameOf(requested.owner))
+	b.OnObservationChanged(key.request.Group)
 }
 
 // staysReported reports whether what was said for a reason, so long ago, stays said for a

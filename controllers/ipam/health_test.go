@@ -32,11 +32,11 @@ func TestWhatIsAskedOfAwaySystem(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)
 			q, e := c.queueOf(group1)
-			c.fail(e, q, row.failure)
+			c.noteAway(e, q, row.failure)
 			q.health.wait = 0
 			q.health.triedAt = c.now.Add(-row.tried)
 			if !row.isDue {
-				c.groups[group1].look.dueAt = c.now.Add(time.Hour)
+				c.groups[group1].comparisonSchedule.dueAt = c.now.Add(time.Hour)
 			}
 			got, _ := c.nextJob(e, q)
 			if got == nil || got.kind != row.want {
@@ -71,7 +71,7 @@ func TestHowLongAwaySystemIsLeftAlone(t *testing.T) {
 			c := newClocked(group1)
 			q, e := c.queueOf(group1)
 			for range row.times {
-				c.fail(e, q, row.failure)
+				c.noteAway(e, q, row.failure)
 			}
 			if wait := q.health.notBefore(row.isAwaited).Sub(c.now); wait > row.atMost || wait < row.atMost*8/10 {
 				t.Errorf("left alone for %s, want about %s", wait, row.atMost)
@@ -107,7 +107,7 @@ func TestAnswersWhileAway(t *testing.T) {
 				request.isOfEndpoint = row.isOfEndpoint
 			}
 			q, e := c.queueOf(group1)
-			c.fail(e, q, errAway)
+			c.noteAway(e, q, errAway)
 			if request.offer.Reason != row.want {
 				t.Errorf("got %+v, want %q", request.offer, row.want)
 			}
@@ -145,7 +145,7 @@ func TestSystemThatAnswersNoJob(t *testing.T) {
 			c := newClocked(group1)
 			q, e := c.queueOf(group1)
 			g := c.groups[group1]
-			g.look.dueAt = c.now.Add(time.Hour)
+			g.comparisonSchedule.dueAt = c.now.Add(time.Hour)
 			jobs := map[bool]*schedule{true: {}}
 			for _, kind := range row.kinds {
 				if jobs[false] = (&schedule{}); row.isOneJob {
@@ -156,7 +156,7 @@ func TestSystemThatAnswersNoJob(t *testing.T) {
 			if isAway := q.health.failure != nil; isAway != row.isAway {
 				t.Errorf("away: %v", isAway)
 			}
-			if isCompared := c.isDue(&g.look); isCompared != row.isCompared {
+			if isCompared := c.isDue(&g.comparisonSchedule); isCompared != row.isCompared {
 				t.Errorf("compared soon: %v", isCompared)
 			}
 			if n := len(q.health.unanswered); n != row.remembered {
@@ -194,7 +194,7 @@ func TestSystemIsBack(t *testing.T) {
 			}
 			request.dueAt = c.now.Add(time.Hour)
 			for _, g := range c.groups {
-				g.look.dueAt = c.now.Add(time.Hour)
+				g.comparisonSchedule.dueAt = c.now.Add(time.Hour)
 			}
 			q, e := c.queueOf(group1)
 			if row.wasAway {
@@ -205,7 +205,7 @@ func TestSystemIsBack(t *testing.T) {
 				t.Errorf("the request is asked for: %v", isDue)
 			}
 			for group, isCompared := range map[string]bool{group1: row.wasAway, group2: row.wasAway, groupElsewhere: false} {
-				if isDue := c.isDue(&c.groups[group].look); isDue != isCompared {
+				if isDue := c.isDue(&c.groups[group].comparisonSchedule); isDue != isCompared {
 					t.Errorf("%s is compared: %v", group, isDue)
 				}
 			}
@@ -246,8 +246,8 @@ func TestWhatGroupSays(t *testing.T) {
 				g.observation.Reason, g.observation.Message = row.said.Reason, row.said.Message
 				g.observedAt = c.now.Add(-row.ago)
 			}
-			q.health.failure, g.failure = row.system, row.group
-			c.observe(group1, g, q)
+			q.health.failure, g.comparisonFailure = row.system, row.group
+			c.noteObservation(group1, g, q)
 			if o := g.observation; o.Reason != row.want.Reason || o.Message != row.want.Message {
 				t.Errorf("got %s: %s, want %s: %s", o.Reason, o.Message, row.want.Reason, row.want.Message)
 			}

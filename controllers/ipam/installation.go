@@ -13,7 +13,7 @@ import (
 // found to be of this installation lately: then no system may be asked.
 func (b *Broker) installation(ctx context.Context) (types.UID, error) {
 	b.mu.Lock()
-	id, confirmedAt := b.cluster, b.confirmedAt
+	id, confirmedAt := b.installationID, b.confirmedAt
 	b.mu.Unlock()
 	isConfirmed := !confirmedAt.IsZero()
 	if isConfirmed && b.Now().Sub(confirmedAt) <= maxConfirmationAge {
@@ -25,12 +25,12 @@ func (b *Broker) installation(ctx context.Context) (types.UID, error) {
 	var other *Error
 	switch {
 	case err == nil:
-		b.cluster, b.confirmedAt = read, b.Now()
+		b.installationID, b.confirmedAt = read, b.Now()
 	case errors.As(err, &other):
 		b.confirmedAt = time.Time{}
 		return "", err
 	case !isConfirmed: // otherwise the last answer is as good as any
 		return "", fmt.Errorf("find out which installation this is: %w", err)
 	}
-	return b.cluster, nil
+	return b.installationID, nil
 }

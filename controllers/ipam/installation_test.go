@@ -15,7 +15,7 @@ import (
 
 func TestCheckInstallationID(t *testing.T) {
 	for id, isOne := range map[string]bool{
-		"a": true, "0": true, "staging": true, "staging-2": true, "a--b": true, string(ipamtest.Cluster): true,
+		"a": true, "0": true, "staging": true, "staging-2": true, "a--b": true, string(ipamtest.Installation): true,
 		strings.Repeat("a", 36): true, strings.Repeat("a", 37): false, strings.Repeat("a", 1<<20): false,
 		"": false, "-": false, "-a": false, "a-": false, "Staging": false,
 		"a_b": false, "a.b": false, "a b": false, "a/b": false, "ä": false, "a\n": false, "\na": false, "a\nb": false,
@@ -50,21 +50,21 @@ func (w *brokerWorld) all() (n int) {
 func TestFaultBrokerOtherInstallation(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system := w.systems[urlOf(groupA)]
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		w.hold(groupA, a, web(0))
 		released, deleted := a.Next(), a.Next().Next()
-		system.SetMark(released, web(1).Mark(ipamtest.Cluster))
+		system.SetMark(released, web(1).Mark(ipamtest.Installation))
 		w.hold(groupA, deleted, web(2))
 
 		w.lock(func() { w.installationError = errOther })
 		w.pass(2 * time.Minute)
 		before := w.all()
 		w.lock(func() { w.installationReads = 0 })
-		w.broker.Release(groupA, released)
-		w.broker.Want(web(3), []allocation.IPAMRequest{requestOf(groupA)})
-		w.broker.Want(web(4), []allocation.IPAMRequest{requestOf(groupB)})
+		w.broker.QueueRelease(groupA, released)
+		w.broker.SetRequests(web(3), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(4), []allocation.IPAMRequest{requestOf(groupB)})
 		changed := configOf(groupB)
 		changed.Status = "reserved"
 		w.broker.Configure(groupB, changed)
@@ -104,7 +104,7 @@ func TestFaultBrokerOtherInstallation(t *testing.T) {
 			w.wantAddress(owner)
 		}
 		marks := system.Marks()
-		if marks[released] == web(1).Mark(ipamtest.Cluster) || marks[deleted] != web(2).Mark(ipamtest.Cluster) {
+		if marks[released] == web(1).Mark(ipamtest.Installation) || marks[deleted] != web(2).Mark(ipamtest.Installation) {
 			t.Errorf("neither released nor recorded again: %v", marks)
 		}
 	})
@@ -117,14 +117,14 @@ func TestFaultBrokerInstallationUnreadable(t *testing.T) {
 		w.pass(time.Minute)
 		w.lock(func() { w.installationError = errors.New("the API server is away") })
 		w.pass(2 * time.Minute)
-		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.SetRequests(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		w.wantAddress(web(0))
 
 		w.resetCounts()
 		stop := w.start()
 		defer stop()
-		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupB)})
+		w.broker.SetRequests(web(1), []allocation.IPAMRequest{requestOf(groupB)})
 		w.pass(time.Second)
 		w.wantReason(web(1), v1.ReasonIPAMUnavailable, "find out which installation this is: the API server is away")
 		if n := w.all(); n != 0 {
@@ -144,14 +144,14 @@ func TestFaultBrokerRecordsOfOtherInstallation(t *testing.T) {
 		system := w.systems[urlOf(groupA)]
 		addrs := w.holdAll(groupA)
 		for i, a := range addrs {
-			system.SetMark(a, web(byte(i)).Mark(ipamtest.OtherCluster))
+			system.SetMark(a, web(byte(i)).Mark(ipamtest.OtherInstallation))
 		}
 		before := system.Marks()
 		gone := addrs[0]
 		w.pass(11 * time.Minute)
 		w.hold(groupA, gone)
-		w.broker.Release(groupA, gone)
-		w.broker.Want(web(20), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.QueueRelease(groupA, gone)
+		w.broker.SetRequests(web(20), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Hour)
 		if after := system.Marks(); len(after) != len(before) {
 			t.Errorf("recorded: %v, before: %v", after, before)
@@ -164,7 +164,7 @@ func TestFaultBrokerRecordsOfOtherInstallation(t *testing.T) {
 		}
 		differences := w.broker.Observation(groupA).Differences
 		for _, a := range addrs[1:] {
-			if !strings.Contains(differences[a], string(ipamtest.OtherCluster)) {
+			if !strings.Contains(differences[a], string(ipamtest.OtherInstallation)) {
 				t.Errorf("%s: reported as %q", a, differences[a])
 			}
 		}

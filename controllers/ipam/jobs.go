@@ -16,9 +16,9 @@ func nameOf(o Owner) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
-// do does one job, and notes what came of it: for the endpoint, and then for the job.
-func (b *Broker) do(ctx context.Context, q *queue, j *job) {
-	conclude, failure := b.attempt(ctx, q, j)
+// runJob does one job, and notes what came of it: for the endpoint, and then for the job.
+func (b *Broker) runJob(ctx context.Context, q *queue, j *job) {
+	conclude, failure := b.attemptJob(ctx, q, j)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := j.state.endpoint
@@ -31,7 +31,7 @@ func (b *Broker) do(ctx context.Context, q *queue, j *job) {
 	}
 	switch {
 	case failure != nil && failure.Scope == ScopeEndpoint:
-		b.fail(e, q, failure)
+		b.noteAway(e, q, failure)
 		return // the job is as it was
 	case j.hasAsked && failure.isOneRequestUnanswered():
 		b.noteUnanswered(e, q, j, failure)
@@ -42,13 +42,13 @@ func (b *Broker) do(ctx context.Context, q *queue, j *job) {
 	case b.groups[j.group] == j.state:
 		conclude(failure)
 	case j.allocated.IsValid(): // by a configuration that the group has no more
-		b.addRelease(releaseKey{j.group, j.allocated}, b.Now())
+		b.addRelease(recordKey{j.group, j.allocated}, b.Now())
 	}
 }
 
-// attempt does one job. It returns how to note its outcome, and why the job failed. If
+// attemptJob does one job. It returns how to note its outcome, and why the job failed. If
 // other jobs may be concerned, it asks whether the system is well.
-func (b *Broker) attempt(ctx context.Context, q *queue, j *job) (conclude func(*Error), failure *Error) {
+func (b *Broker) attemptJob(ctx context.Context, q *queue, j *job) (conclude func(*Error), failure *Error) {
 	conclude = func(*Error) {}
 	system, err := b.systemFor(ctx, q, j)
 	if err != nil {
@@ -59,13 +59,13 @@ func (b *Broker) attempt(ctx context.Context, q *queue, j *job) (conclude func(*
 		j.hasAsked = true
 		return conclude, asEndpointError(system.Check(ctx))
 	case requestJob:
-		conclude, err = b.request(ctx, j, system)
+		conclude, err = b.runRequest(ctx, j, system)
 	case releaseJob:
-		conclude, err = b.release(ctx, j, system)
+		conclude, err = b.runRelease(ctx, j, system)
 	case repairJob:
-		conclude, err = b.repair(ctx, j, system)
+		conclude, err = b.runRepair(ctx, j, system)
 	default:
-		conclude, err = b.look(ctx, j, system)
+		conclude, err = b.runComparison(ctx, j, system)
 	}
 	failure = errorOf(err)
 	if j.hasAsked && failure.leavesInDoubt() {
@@ -82,7 +82,7 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 	b.mu.Lock()
 	token, isStale := q.token, b.Now().Sub(q.tokenReadAt) > maxTokenAge
 	b.mu.Unlock()
-	cluster, err := b.installation(ctx)
+	installationID, err := b.installation(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 	system := g.system
 	if system == nil || g.token != token {
 		var err error
-		if system, err = b.NewSystem(j.group, g.config, token, cluster); err != nil {
+		if system, err = b.NewSystem(j.group, g.config, token, installationID); err != nil {
 			return nil, err
 		}
 	}
@@ -117,8 +117,8 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 	return system, nil
 }
 
-// request asks for what a Service requests.
-func (b *Broker) request(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+// runRequest asks for what a Service requests.
+func (b *Broker) runRequest(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
 	requested, request := j.requested, j.requestKey.request
 	isWanted := func() bool { return b.requests[j.requestKey] == requested }
 	b.mu.Lock()
@@ -145,17 +145,17 @@ func (b *Broker) request(ctx context.Context, j *job, system System) (conclude f
 	return func(failure *Error) {
 		switch {
 		case failure == nil && !isWanted():
-			b.addRelease(releaseKey{j.group, j.allocated}, b.Now())
+			b.addRelease(recordKey{j.group, j.allocated}, b.Now())
 		case failure == nil:
 			if !request.Address.IsValid() {
 				b.pauseOf(j.state, request.Family).restart(b.Now())
 			}
 			requested.isAnswered, requested.isOfEndpoint, requested.offer = true, false, allocation.Offer{Address: j.allocated}
 			if report := j.state.observation.Report; report != nil && !report.hasAddress(j.allocated) {
-				j.state.look.hasten(b.Now()) // the ranges have changed since the last comparison
+				j.state.comparisonSchedule.hasten(b.Now()) // the ranges have changed since the last comparison
 			}
-			b.AnswersChanged(nameOf(requested.owner))
-			b.ObservationChanged(j.group)
+			b.OnAnswersChanged(nameOf(requested.owner))
+			b.OnObservationChanged(j.group)
 		case isWanted():
 			b.noteRefusal(j, failure)
 		}
@@ -178,12 +178,12 @@ func (b *Broker) noteRefusal(j *job, failure *Error) {
 	}
 	b.noteNoAddress(j.requestKey, requested, failure)
 	if failure.Reason == v1.ReasonIPAMRefused {
-		g.hastenLookIfOld(now)
+		g.hastenComparisonIfOld(now)
 	}
 }
 
-// release removes the record of an address, unless a Service has it or is about to.
-func (b *Broker) release(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+// runRelease removes the record of an address, unless a Service has it or is about to.
+func (b *Broker) runRelease(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
 	r := j.release
 	b.mu.Lock()
 	r.isAskedAgain = false
@@ -194,12 +194,12 @@ func (b *Broker) release(ctx context.Context, j *job, system System) (conclude f
 	}
 	return func(failure *Error) {
 		if failure != nil {
-			b.noteRecordFailure(j, &r.recordJob, Owner{}, "its record cannot be deleted: ", failure)
+			b.noteRecordFailure(j, &r.recordChange, Owner{}, "its record cannot be deleted: ", failure)
 			return
 		}
 		if j.hasAsked {
 			delete(j.state.unusedSince, j.address)
-			b.askForReleased(j.group, j.state, j.address)
+			b.hastenRequestsFor(j.group, j.state, j.address)
 		}
 		if r.reportedFor != "" {
 			b.dropDifference(j.group, j.state, j.address)
@@ -207,13 +207,13 @@ func (b *Broker) release(ctx context.Context, j *job, system System) (conclude f
 		if r.isAskedAgain { // it is looked at once more
 			r.restart(b.Now())
 		} else {
-			delete(b.releases, releaseKey{j.group, j.address})
+			delete(b.releases, recordKey{j.group, j.address})
 		}
 	}, err
 }
 
-// askForReleased lets requests be asked for at once that wait for an address that is free now.
-func (b *Broker) askForReleased(group string, g *groupState, a netip.Addr) {
+// hastenRequestsFor lets requests be asked for at once that wait for an address, which is free now.
+func (b *Broker) hastenRequestsFor(group string, g *groupState, a netip.Addr) {
 	now := b.Now()
 	b.pauseOf(g, allocation.FamilyOf(a)).restart(now)
 	for key, requested := range b.requests {
@@ -264,9 +264,9 @@ func (b *Broker) isOfAnotherGroup(group string, a netip.Addr) bool {
 	return false
 }
 
-// repair records an address that a Service has. The manager has recorded it before, so that a
+// runRepair records an address that a Service has. The manager has recorded it before, so that a
 // record without a mark is somebody else's by now: it is reported, and not taken.
-func (b *Broker) repair(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+func (b *Broker) runRepair(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
 	missing := j.repair.missing
 	if b.Cluster.IsInUse(j.address) {
 		j.hasAsked = true
@@ -277,12 +277,12 @@ func (b *Broker) repair(ctx context.Context, j *job, system System) (conclude fu
 	}
 	return func(failure *Error) {
 		if failure != nil {
-			b.noteRecordFailure(j, &j.repair.recordJob, missing.Owner, "", failure)
+			b.noteRecordFailure(j, &j.repair.recordChange, missing.Owner, "", failure)
 			return
 		}
-		delete(b.repairs, releaseKey{j.group, j.address})
+		delete(b.repairs, recordKey{j.group, j.address})
 		if j.hasAsked && !missing.HasOtherRecord {
-			b.FoundDifference(
+			b.OnDifference(
 				j.group, missing.Owner, j.address.String()+" was not recorded as "+missing.Owner.String()+"'s: it is again",
 			)
 		}
@@ -292,7 +292,7 @@ func (b *Broker) repair(ctx context.Context, j *job, system System) (conclude fu
 
 // noteRecordFailure notes that something was not done about a record, and reports it. A
 // request that goes unanswered once is sent again before anybody is told.
-func (b *Broker) noteRecordFailure(j *job, r *recordJob, owner Owner, what string, failure *Error) {
+func (b *Broker) noteRecordFailure(j *job, r *recordChange, owner Owner, what string, failure *Error) {
 	now, isFirst := b.Now(), !r.backoff.Failing()
 	r.postpone(now, failure)
 	switch {
@@ -318,12 +318,12 @@ func (b *Broker) noteDifference(group string, a netip.Addr, owner Owner, text st
 		o.Differences = map[netip.Addr]string{}
 	}
 	o.Differences[a] = text
-	b.FoundDifference(group, owner, text)
-	b.ObservationChanged(group)
+	b.OnDifference(group, owner, text)
+	b.OnObservationChanged(group)
 }
 
 // dropDifference notes that nothing differs of an address.
 func (b *Broker) dropDifference(group string, g *groupState, a netip.Addr) {
 	delete(g.observation.Differences, a)
-	b.ObservationChanged(group)
+	b.OnObservationChanged(group)
 }

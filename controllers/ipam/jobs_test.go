@@ -99,7 +99,7 @@ func TestWhatIsAskedForReleasedAddress(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1, group2)
-			c.Want(ownerNamed("web"), []allocation.IPAMRequest{row.request})
+			c.SetRequests(ownerNamed("web"), []allocation.IPAMRequest{row.request})
 			request := c.requests[requestKey{ownerNamed("web").UID, row.request}]
 			waits := &request.schedule
 			if !row.request.Address.IsValid() {
@@ -107,7 +107,7 @@ func TestWhatIsAskedForReleasedAddress(t *testing.T) {
 				waits = request.pause
 			}
 			waits.dueAt = c.now.Add(time.Hour)
-			c.askForReleased(group1, c.groups[group1], address1)
+			c.hastenRequestsFor(group1, c.groups[group1], address1)
 			if isDue := c.isDue(waits); isDue != row.want {
 				t.Errorf("asked for: %v", isDue)
 			}
@@ -121,7 +121,7 @@ func TestRecordsOfOtherGroups(t *testing.T) {
 	ranges := func(a netip.Addr) *Report { return &Report{Ranges: []Range{{Addrs: netipx.IPRangeFrom(a, a)}}} }
 	requested := func(c *clocked, a netip.Addr) *requestState {
 		request := allocation.IPAMRequest{Group: group2, Family: allocation.IPv4, Address: a}
-		c.Want(ownerNamed("web"), []allocation.IPAMRequest{request})
+		c.SetRequests(ownerNamed("web"), []allocation.IPAMRequest{request})
 		return c.requests[requestKey{ownerNamed("web").UID, request}]
 	}
 	for _, row := range []struct {
@@ -130,8 +130,8 @@ func TestRecordsOfOtherGroups(t *testing.T) {
 		want bool
 	}{
 		{"nothing is known of it", func(*clocked) {}, false},
-		{"it is to be released", func(c *clocked) { c.Release(group2, address1) }, true},
-		{"another one is to be released", func(c *clocked) { c.Release(group2, address2) }, false},
+		{"it is to be released", func(c *clocked) { c.QueueRelease(group2, address1) }, true},
+		{"another one is to be released", func(c *clocked) { c.QueueRelease(group2, address2) }, false},
 		{"a Service asks for it", func(c *clocked) { requested(c, address1) }, true},
 		{"a Service asks for another one", func(c *clocked) { requested(c, address2) }, false},
 		{"a Service is offered it", func(c *clocked) {
@@ -180,11 +180,11 @@ func TestRepairIsReported(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c, system := newClocked(group1), &stubSystem{}
 			c.stub.inUse[address1] = row.isInUse
-			key := releaseKey{group1, address1}
+			key := recordKey{group1, address1}
 			missing := Missing{Address: address1, Owner: ownerNamed("web"), HasOtherRecord: row.isHandedOn}
-			c.repairs[key] = &pendingRepair{recordJob: c.newRecordJob(c.now), missing: missing}
+			c.repairs[key] = &pendingRepair{recordChange: c.newRecordChange(c.now), missing: missing}
 			j := &job{kind: repairJob, group: group1, state: c.groups[group1], repair: c.repairs[key], address: address1}
-			conclude, err := c.repair(t.Context(), j, system)
+			conclude, err := c.runRepair(t.Context(), j, system)
 			conclude(errorOf(err))
 			if !slices.Equal(c.found, row.want) || len(system.allocated) != row.asked {
 				t.Errorf("reported %q, asked for %v", c.found, system.allocated)
@@ -219,14 +219,14 @@ func TestRecordFailure(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)
-			c.Release(group1, address1)
-			r := c.releases[releaseKey{group1, address1}]
+			c.QueueRelease(group1, address1)
+			r := c.releases[recordKey{group1, address1}]
 			j := &job{kind: releaseJob, group: group1, state: c.groups[group1], release: r, address: address1}
 			for i, failure := range row.failures {
 				if i > 0 {
 					c.now = c.now.Add(row.interval)
 				}
-				c.noteRecordFailure(j, &r.recordJob, Owner{}, "", failure)
+				c.noteRecordFailure(j, &r.recordChange, Owner{}, "", failure)
 			}
 			if wait := r.dueAt.Sub(c.now); wait > row.within || wait < row.within*8/10 {
 				t.Errorf("tried again after %s, want about %s", wait, row.within)

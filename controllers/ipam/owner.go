@@ -28,13 +28,13 @@ const MaxMark = 160
 // markBegin begins all marks.
 const markBegin = "purelb "
 
-// isInstallationID matches the ids that an installation may have. A UID is one.
-var isInstallationID = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?$`)
+// installationIDPattern matches the ids that an installation may have. A UID is one.
+var installationIDPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?$`)
 
 // CheckInstallationID returns an error for a text that cannot be the id of an installation:
 // marks begin with it, have room for 36 bytes, and are found by their beginnings.
 func CheckInstallationID(id string) error {
-	if !isInstallationID.MatchString(id) {
+	if !installationIDPattern.MatchString(id) {
 		return fmt.Errorf("%q is no id of an installation: it has to be 1 to 36 characters of a-z, 0-9 and -, "+
 			"the first and the last one a letter or a digit", textlimit.Shorten(id, maxQuotedID))
 	}
@@ -44,16 +44,16 @@ func CheckInstallationID(id string) error {
 // maxQuotedID is how much of a wrong id an error quotes, in bytes.
 const maxQuotedID = 60
 
-// MarksOfCluster returns how the marks of all owners of a cluster begin.
-func MarksOfCluster(cluster types.UID) string { return markBegin + string(cluster) + "/" }
+// MarkPrefix returns the text with which the marks of all owners of an installation begin.
+func MarkPrefix(installationID types.UID) string { return markBegin + string(installationID) + "/" }
 
 // Mark returns the text by which a system tells whose an address is:
 // "purelb cluster/namespace/name/uid". The cluster is the id of its installation, which is a
 // uid unless an administrator has chosen another one. The uids tell apart clusters, and a
 // Service from one of the same name before it. Where the whole is longer than MaxMark, the end of the
 // namespace and name is replaced by their hash.
-func (o Owner) Mark(cluster types.UID) string {
-	begin, end := MarksOfCluster(cluster), "/"+string(o.UID)
+func (o Owner) Mark(installationID types.UID) string {
+	begin, end := MarkPrefix(installationID), "/"+string(o.UID)
 	name := o.String()
 	if room := MaxMark - len(begin) - len(end); len(name) > room {
 		const hashLength = 12
@@ -64,9 +64,9 @@ func (o Owner) Mark(cluster types.UID) string {
 	return begin + name + end
 }
 
-// DescribeMark says in short whose a mark of the cluster is.
-func DescribeMark(mark string, cluster types.UID) string {
-	name, isOurs := strings.CutPrefix(mark, MarksOfCluster(cluster))
+// DescribeMark says in short whose a mark of the installation is.
+func DescribeMark(mark string, installationID types.UID) string {
+	name, isOurs := strings.CutPrefix(mark, MarkPrefix(installationID))
 	if i := strings.LastIndexByte(name, '/'); isOurs && i > 0 {
 		return "Service " + name[:i]
 	}

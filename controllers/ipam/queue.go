@@ -24,8 +24,8 @@ type queue struct {
 	// token was read at tokenReadAt.
 	token       string
 	tokenReadAt time.Time
-	// turns counts jobs, and lastTurn is the number of the last one of each kind.
-	turns    int
+	// jobCount is how many jobs there have been, and lastTurn the number of the last one of each kind.
+	jobCount int
 	lastTurn map[jobKind]int
 }
 
@@ -52,7 +52,7 @@ func (b *Broker) startQueue(e endpoint) {
 	}
 	ctx, cancel := context.WithCancel(b.ctx)
 	q.stop = cancel
-	b.Tasks.Go(func() { b.work(ctx, e, q) })
+	b.Tasks.Go(func() { b.runQueue(ctx, e, q) })
 }
 
 // stopIdleQueues ends the workers of endpoints that no group has.
@@ -96,8 +96,8 @@ type job struct {
 	// hasAsked says that the system was asked, and allocated is what it gave for a request.
 	hasAsked  bool
 	allocated netip.Addr
-	// turn is when a request of the namespace was asked for last.
-	turn time.Time
+	// namespaceAskedAt is when a request of the namespace was asked for last.
+	namespaceAskedAt time.Time
 }
 
 // jobKind is a kind of jobs. The kinds take turns while there is something to do. Of those
@@ -127,17 +127,17 @@ func (j *job) dueAt() time.Time {
 func (q *queue) comesBefore(a, b *job) bool {
 	return cmp.Or(
 		cmp.Compare(q.lastTurn[a.kind], q.lastTurn[b.kind]), cmp.Compare(a.kind, b.kind),
-		a.turn.Compare(b.turn), a.schedule.waitsSince.Compare(b.schedule.waitsSince),
+		a.namespaceAskedAt.Compare(b.namespaceAskedAt), a.schedule.waitsSince.Compare(b.schedule.waitsSince),
 		cmp.Compare(a.group, b.group), compareRequestKeys(a.requestKey, b.requestKey), a.address.Compare(b.address),
 	) < 0
 }
 
-// work does the work for an endpoint until the context ends.
-func (b *Broker) work(ctx context.Context, e endpoint, q *queue) {
+// runQueue does the jobs of an endpoint until the context ends.
+func (b *Broker) runQueue(ctx context.Context, e endpoint, q *queue) {
 	for ctx.Err() == nil {
 		j, wait := b.nextJob(e, q)
 		if j != nil {
-			b.do(ctx, q, j)
+			b.runJob(ctx, q, j)
 			continue
 		}
 		b.Tasks.Wait(ctx, wait, q.wake)
@@ -172,10 +172,10 @@ func (b *Broker) nextJob(e endpoint, q *queue) (*job, time.Duration) {
 		return nil, max(wait, time.Millisecond)
 	}
 	q.busySince = now
-	q.turns++
-	q.lastTurn[next.kind] = q.turns
+	q.jobCount++
+	q.lastTurn[next.kind] = q.jobCount
 	if next.kind == requestJob {
-		b.takeTurn(next.requested.owner.Namespace, now)
+		b.noteNamespaceAsked(next.requested.owner.Namespace, now)
 	}
 	return next, 0
 }
@@ -201,15 +201,15 @@ func (b *Broker) nextInTurn(e endpoint, q *queue, now time.Time) (*job, time.Dur
 	return &next, 0
 }
 
-// maxTurns bounds how many namespaces' turns are remembered.
-const maxTurns = 1000
+// maxNamespacesAsked bounds of how many namespaces the Broker remembers when they were asked for.
+const maxNamespacesAsked = 1000
 
-// takeTurn notes that a request of a namespace is asked for.
-func (b *Broker) takeTurn(namespace string, now time.Time) {
-	if len(b.turns) >= maxTurns {
-		clear(b.turns) // all begin anew
+// noteNamespaceAsked notes that a request of a namespace is asked for.
+func (b *Broker) noteNamespaceAsked(namespace string, now time.Time) {
+	if len(b.namespaceAskedAt) >= maxNamespacesAsked {
+		clear(b.namespaceAskedAt) // all begin anew
 	}
-	b.turns[namespace] = now
+	b.namespaceAskedAt[namespace] = now
 }
 
 // stateOf returns the state of a group, or nil if it takes no addresses from an endpoint.
@@ -228,7 +228,7 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 			if g.observation.Report == nil {
 				kind = learnJob
 			}
-			if g.endpoint == e && !yield(job{kind: kind, group: name, state: g, schedule: &g.look}) {
+			if g.endpoint == e && !yield(job{kind: kind, group: name, state: g, schedule: &g.comparisonSchedule}) {
 				return
 			}
 		}
@@ -236,7 +236,7 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 			g := b.stateOf(key.request.Group, e)
 			if g != nil && !requested.hasAddress() && !yield(job{
 				kind: requestJob, group: key.request.Group, state: g, schedule: &requested.schedule, pause: requested.pause,
-				requestKey: key, requested: requested, turn: b.turns[requested.owner.Namespace],
+				requestKey: key, requested: requested, namespaceAskedAt: b.namespaceAskedAt[requested.owner.Namespace],
 			}) {
 				return
 			}

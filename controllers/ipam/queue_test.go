@@ -56,12 +56,12 @@ func TestGroupThatAsksForStatus(t *testing.T) {
 
 // The turns of a thousand namespaces are remembered. When there are more, all begin anew.
 func TestTurnsOfManyNamespaces(t *testing.T) {
-	for namespaces, want := range map[int]int{2: 2, maxTurns: maxTurns, maxTurns + 1: 1} {
+	for namespaces, want := range map[int]int{2: 2, maxNamespacesAsked: maxNamespacesAsked, maxNamespacesAsked + 1: 1} {
 		c := newClocked()
 		for n := range namespaces {
-			c.takeTurn(fmt.Sprint("namespace", n), c.now)
+			c.noteNamespaceAsked(fmt.Sprint("namespace", n), c.now)
 		}
-		if n := len(c.turns); n != want {
+		if n := len(c.namespaceAskedAt); n != want {
 			t.Errorf("%d of %d turns are remembered, want %d", n, namespaces, want)
 		}
 	}
@@ -82,8 +82,8 @@ func TestSameOrder(t *testing.T) {
 		j, _ := c.nextInTurn(e, q, c.now)
 		next[j.requested.owner.Name] = true
 		order := ""
-		c.AnswersChanged = func(name types.NamespacedName) { order += name.Name + " " }
-		c.fail(e, q, &Error{Reason: v1.ReasonIPAMUnavailable, Scope: ScopeEndpoint})
+		c.OnAnswersChanged = func(name types.NamespacedName) { order += name.Name + " " }
+		c.noteAway(e, q, &Error{Reason: v1.ReasonIPAMUnavailable, Scope: ScopeEndpoint})
 		told[order] = true
 	}
 	if len(next) != 1 || len(told) != 1 {

@@ -56,8 +56,8 @@ type Request struct {
 type Report struct {
 	// Ranges in the order in which Allocate tries them.
 	Ranges []Range
-	// OwnRecords are those with marks of this cluster, foreign ones among them, in any order.
-	OwnRecords []Record
+	// MarkedRecords are those with marks of this cluster, foreign ones among them, in any order.
+	MarkedRecords []Record
 	// Problems are what the group asks for and the system does not have.
 	Problems []string
 }
@@ -94,8 +94,9 @@ func (r *Report) hasAddress(a netip.Addr) bool {
 // Error is why a System did not do what it was asked for.
 type Error struct {
 	// Reason is one of package v1: ReasonExhausted, ReasonAddressInUse,
-	// ReasonAddressOutsidePool, ReasonIPAMRefused or ReasonIPAMUnavailable. The last one says
-	// that the system has not answered the request as it ought to.
+	// ReasonAddressOutsidePools, ReasonIPAMRefused, ReasonIPAMUnavailable or, of an error of
+	// Cluster.EnsureInstallation, ReasonOtherInstallation. ReasonIPAMUnavailable says that the
+	// system has not answered the request as it ought to.
 	Reason string
 	// Message says it to people. It is the same whenever the same thing goes wrong, and
 	// holds no secret.

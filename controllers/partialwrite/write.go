@@ -15,7 +15,7 @@ import (
 func WithStored(
 	wanted, stored []v1.AnnouncedAddress, isPostponed func(*v1.AnnouncedAddress) bool,
 ) []v1.AnnouncedAddress {
-	storedEntry := entriesByText(stored)
+	storedEntry := entriesByAddress(stored)
 	out := make([]v1.AnnouncedAddress, 0, len(wanted))
 	for i := range wanted {
 		if !isPostponed(&wanted[i]) {
@@ -27,7 +27,7 @@ func WithStored(
 	return out
 }
 
-func entriesByText(entries []v1.AnnouncedAddress) map[string]v1.AnnouncedAddress {
+func entriesByAddress(entries []v1.AnnouncedAddress) map[string]v1.AnnouncedAddress {
 	byAddress := map[string]v1.AnnouncedAddress{}
 	for _, e := range entries {
 		byAddress[e.Address] = e
@@ -62,7 +62,7 @@ func Write(
 	}
 	w := partWriter{wanted: wanted, stored: stored, try: try, isUndecided: map[string]bool{}, lastRefusal: err}
 	var suspects []v1.AnnouncedAddress
-	storedEntry := entriesByText(stored)
+	storedEntry := entriesByAddress(stored)
 	for _, e := range wanted {
 		if old, exists := storedEntry[e.Address]; !exists || !equality.Semantic.DeepEqual(old, e) {
 			w.isUndecided[e.Address] = true

@@ -31,7 +31,7 @@ func (p *AskingPlan) Announcements() map[string]*v1.AnnouncementSpec {
 	return distribute(p.Asker, "asking", p.LinkKey, p.Asking.Addresses, specOf)
 }
 
-// PlanAsking decides which nodes ask for which Local addresses: up to v1.MaxAskers nodes for each
+// PlanAsking decides which nodes ask for which Local addresses: up to v1.MaxAskersPerAddress nodes for each
 // address that a node announces and keeps, and the same ones for all addresses of a node on a link
 // where that is possible. The plans are sorted by asker, then by holder and interfaces. They change nothing about where
 // addresses are.
@@ -97,7 +97,7 @@ func (p *placer) chooseAskers(addr netip.Addr, e *assignment, ranked map[subnetO
 	}
 	var askers []*Node
 	for _, n := range candidates {
-		if len(askers) < v1.MaxAskers && n.canAskFor(addr) {
+		if len(askers) < v1.MaxAskersPerAddress && n.canAskFor(addr) {
 			askers = append(askers, n)
 		}
 	}

@@ -114,7 +114,7 @@ func TestPlanAskingKeepsObjects(t *testing.T) {
 	}
 	plans := placement.PlanAsking(inputs)
 	before := namesOf(plans)
-	if len(plans) != v1.MaxAskers || len(before) != 2*v1.MaxAskers {
+	if len(plans) != v1.MaxAskersPerAddress || len(before) != 2*v1.MaxAskersPerAddress {
 		t.Fatalf("%d plans, %d objects: %v", len(plans), len(before), before)
 	}
 	if diff := cmp.Diff(plans, placement.PlanAsking(inputs)); diff != "" {
@@ -156,11 +156,11 @@ func TestPlanAskingSpreads(t *testing.T) {
 	}
 	total := 0
 	for name, n := range count {
-		if total += n; n > 4*v1.MaxAskers {
+		if total += n; n > 4*v1.MaxAskersPerAddress {
 			t.Errorf("%s asks for %d addresses", name, n)
 		}
 	}
-	if total != nodeCount*v1.MaxAskers {
+	if total != nodeCount*v1.MaxAskersPerAddress {
 		t.Errorf("%d questions in all", total)
 	}
 }

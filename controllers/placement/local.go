@@ -96,7 +96,7 @@ func (p *placer) noteMove(a *Address, m Move) {
 func (p *placer) noteFailover(a *Address, holder *assignment) {
 	for _, e := range p.entriesByAddress[a.Addr] {
 		isLast := e != holder && e.ReportedState == v1.StateAnnounced && e.node != nil && e.node.Liveness == Expired
-		if isLast && v1.EpochOf(e.Spec.Successors, holder.Node) != holder.Spec.Epoch {
+		if isLast && v1.ReservedEpochOf(e.Spec.Successors, holder.Node) != holder.Spec.Epoch {
 			p.result.EndedFailovers[a.Addr] = Move{
 				Kind: Failover, Cause: CauseLease, From: e.Node, To: holder.Node,
 				Message: explainFailover(holder) + ": " + e.Node + " " + reasonAgainst(e.node, a, holdChecks),

@@ -201,7 +201,7 @@ func (p *placer) nodesInSubnetOf(a netip.Addr) iter.Seq[*Node] {
 func countTakers(h *heldAddress, watchers map[string]*Node) int {
 	count := 0
 	for _, n := range watchers {
-		if v1.EpochOf(h.named, n.Name) != 0 || maySucceed(n, h) {
+		if v1.ReservedEpochOf(h.named, n.Name) != 0 || maySucceed(n, h) {
 			count++
 		}
 	}
@@ -240,7 +240,7 @@ func chooseRank(rank int, held []*heldAddress, watchers map[string]*Node) {
 		}
 		var takers []string
 		for name, n := range watchers {
-			if !isChosen(h, name) && (v1.EpochOf(h.named, name) != 0 || maySucceed(n, h)) {
+			if !isChosen(h, name) && (v1.ReservedEpochOf(h.named, name) != 0 || maySucceed(n, h)) {
 				takers = append(takers, name)
 			}
 		}
@@ -267,7 +267,7 @@ func (p *placer) writeSuccessors(h *heldAddress) {
 	highest := p.highestEpoch(h.address.Addr)
 	e.Successors = nil
 	for _, name := range h.chosen {
-		epoch := v1.EpochOf(h.named, name)
+		epoch := v1.ReservedEpochOf(h.named, name)
 		if name == "" || epoch == 0 && isEarly {
 			continue
 		}

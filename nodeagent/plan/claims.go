@@ -76,7 +76,7 @@ func newSuccessionIndex(in *Inputs) *successionIndex {
 		spec := &in.Standbys[i].Spec
 		for j := range spec.Standby.Addresses {
 			a := &spec.Standby.Addresses[j]
-			key := successionKey{parseAddrOrZero(a.Address), purelbv1.EpochOf(a.Successors, spec.NodeName)}
+			key := successionKey{parseAddrOrZero(a.Address), purelbv1.ReservedEpochOf(a.Successors, spec.NodeName)}
 			index.successions[key] = succession{spec.Standby, a}
 		}
 	}
@@ -164,7 +164,7 @@ func standbyAddresses(
 	var statuses []purelbv1.AddressStatus
 	for i := range ann.Spec.Standby.Addresses {
 		a := &ann.Spec.Standby.Addresses[i]
-		addr, epoch := parseAddrOrZero(a.Address), purelbv1.EpochOf(a.Successors, ann.Spec.NodeName)
+		addr, epoch := parseAddrOrZero(a.Address), purelbv1.ReservedEpochOf(a.Successors, ann.Spec.NodeName)
 		if r := resultOf(addr); addr.IsValid() && r.State != "" && r.Epoch == epoch {
 			if c, isClaimed := claims[addr]; isClaimed && r.Message == "" {
 				r.Message = fmt.Sprintf("%s had not answered for %s", c.Node, c.SilentFor.Round(10*time.Millisecond))

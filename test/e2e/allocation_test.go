@@ -126,7 +126,7 @@ var _ = Describe("Allocation", func() {
 		network := s.createService(
 			ctx, "requested-node", group, singleStack, withAnnotation(v1.AnnotationAddresses, "10.78.9.9"),
 		)
-		waitForRefusal(ctx, network, v1.ReasonAddressOutsidePool, "10.78.9.9")
+		waitForRefusal(ctx, network, v1.ReasonAddressOutsidePools, "10.78.9.9")
 
 		By("asking for another address, and then for none")
 		editService(ctx, svc, withAnnotation(v1.AnnotationAddresses, s.v4(3).String()))

@@ -101,7 +101,7 @@ var _ = Describe("kubectl purelb", func() {
 				return out
 			}).
 				WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
-				Should(ContainSubstring("Waits: " + v1.ReasonAddressOutsidePool))
+				Should(ContainSubstring("Waits: " + v1.ReasonAddressOutsidePools))
 			out, code := runPlugin(ctx, "status")
 			Expect(code).To(Equal(2), out)
 			Expect(out).To(ContainSubstring("service/" + s.namespace + "/waiting"))

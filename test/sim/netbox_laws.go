@@ -51,7 +51,7 @@ const people = "people"
 
 // isOurs reports whether a record is marked as one of the cluster's.
 func (n *netboxLaws) isOurs(r *netbox.Address) bool {
-	return strings.HasPrefix(r.Description, ipam.MarksOfCluster(n.box.Installation))
+	return strings.HasPrefix(r.Description, ipam.MarkPrefix(n.box.Installation))
 }
 
 // isOf reports whether a record is marked as that of a Service.

@@ -61,7 +61,7 @@ func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place
 // node says that has any.
 func communitiesOf(c *Cluster, a netip.Addr) []string {
 	for i := range c.NodeRoutings {
-		if communities := announced.CommunitiesOf(&c.NodeRoutings[i].Spec, a); !communities.IsEmpty() {
+		if communities := announced.ServiceCommunitiesOf(&c.NodeRoutings[i].Spec, a); !communities.IsEmpty() {
 			return textsOf(&communities)
 		}
 	}
@@ -85,7 +85,7 @@ func textsOf(communities *v1.RouteCommunities) []string {
 func advertises(
 	r *v1.NodeRouting, s *v1.RoutingSession, a netip.Addr, group string, hasAddress bool,
 ) (isAdvertised bool, why string) {
-	bgp := announced.RuleOf(&r.Spec, group)
+	bgp := announced.GroupBGPOf(&r.Spec, group)
 	switch {
 	case announced.IsWithheld(&r.Spec, a):
 		return false, "no ServiceGroup says how: the manager withholds it"

@@ -260,7 +260,7 @@ func TestStatus(t *testing.T) {
 				svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: "fd00:1::f0"},
 			)
 		}), withCondition(
-			"web", v1.ConditionRecord, metav1.ConditionTrue, "192.168.1.240,fd00:1::f0 group=default type=local key=",
+			"web", v1.ConditionAllocationRecord, metav1.ConditionTrue, "192.168.1.240,fd00:1::f0 group=default type=local key=",
 		)}, "Degraded servicegroup/default: has no free address of IPv4 and IPv6: add a range to it, or delete Services"},
 		"a group that is not Ready": {[]change{func(o *Objects) {
 			o.ServiceGroups[1].Status.Conditions[0] = metav1.Condition{
@@ -334,7 +334,7 @@ func TestStatus(t *testing.T) {
 				svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: "fd00:1::f0"},
 			)
 		}), withCondition(
-			"web", v1.ConditionRecord, metav1.ConditionTrue, "192.168.1.240,fd00:1::f0 group=default type=local key=",
+			"web", v1.ConditionAllocationRecord, metav1.ConditionTrue, "192.168.1.240,fd00:1::f0 group=default type=local key=",
 		)}, "Critical service/shop/web: not all announcements are made"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -119,7 +119,7 @@ func (p *Pool) addUsage(c *Cluster, group *allocation.Group) {
 		if group.Type != v1.PoolTypeRemote {
 			announce = c.Admission.AnnounceType(r)
 		}
-		used := max(usage.Ranges[i], r.Recorded)
+		used := max(usage.AllocatedByRange[i], r.Recorded)
 		if r.Family() == allocation.IPv6 {
 			p.IPv6.Used += used
 		} else {
@@ -132,8 +132,8 @@ func (p *Pool) addUsage(c *Cluster, group *allocation.Group) {
 // limitsOf says whose Services get addresses of a ServiceGroup.
 func limitsOf(group *allocation.Group) []string {
 	var limits []string
-	if group.Namespaces != nil {
-		limits = append(limits, "for namespaces with "+group.Namespaces.String())
+	if group.NamespaceSelector != nil {
+		limits = append(limits, "for namespaces with "+group.NamespaceSelector.String())
 	}
 	switch isDefault := group.Name == v1.DefaultServiceGroup; {
 	case isDefault && !group.AutoAssign:

@@ -20,7 +20,7 @@ import (
 type Fixture struct {
 	// Connect returns a new connection to the system, as a new leader makes one, or one
 	// of another cluster.
-	Connect func(t *testing.T, cluster types.UID) ipam.System
+	Connect func(t *testing.T, installationID types.UID) ipam.System
 	Family  allocation.Family
 	// Outside is an address of no pool.
 	Outside netip.Addr
@@ -28,8 +28,8 @@ type Fixture struct {
 
 // The clusters of the tests.
 const (
-	Cluster      types.UID = "3b6f0b52-3b1c-4a0e-9a52-5d1a5f0c7a01"
-	OtherCluster types.UID = "3b6f0b52-3b1c-4a0e-9a52-5d1a5f0c7a02"
+	Installation      types.UID = "3b6f0b52-3b1c-4a0e-9a52-5d1a5f0c7a01"
+	OtherInstallation types.UID = "3b6f0b52-3b1c-4a0e-9a52-5d1a5f0c7a02"
 )
 
 // NewOwner returns an owner, with a uid that follows from its name and number.
@@ -63,7 +63,7 @@ func Conformance(t *testing.T, fixture func(t *testing.T) Fixture) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := fixture(t)
-			test(&suite{T: t, Fixture: f, system: f.Connect(t, Cluster)})
+			test(&suite{T: t, Fixture: f, system: f.Connect(t, Installation)})
 		})
 	}
 }
@@ -117,7 +117,7 @@ func (s *suite) records(system ipam.System) map[netip.Addr]string {
 		s.Fatalf("inspect: %v", err)
 	}
 	records := map[netip.Addr]string{}
-	for _, r := range report.OwnRecords {
+	for _, r := range report.MarkedRecords {
 		if records[r.Address] != "" {
 			s.Errorf("%s is recorded twice", r.Address)
 		}
@@ -141,7 +141,7 @@ func (s *suite) testOneAddressForAnOwner() {
 
 func (s *suite) testNewLeader() {
 	a := s.allocate(s.system, s.request(NewOwner("web", 0)))
-	if again := s.allocate(s.Connect(s.T, Cluster), s.request(NewOwner("web", 0))); again != a {
+	if again := s.allocate(s.Connect(s.T, Installation), s.request(NewOwner("web", 0))); again != a {
 		s.Errorf("a new leader got %s, want %s", again, a)
 	}
 }
@@ -166,11 +166,11 @@ func (s *suite) testRequested() {
 			s.Fatalf("got %s, want %s", got, b)
 		}
 	}
-	if records := s.records(s.system); records[a] == "" || records[b] != NewOwner("web", 0).Mark(Cluster) {
+	if records := s.records(s.system); records[a] == "" || records[b] != NewOwner("web", 0).Mark(Installation) {
 		s.Errorf("records: %v, want %s and %s", records, a, b)
 	}
 	r.Address = s.Outside
-	s.refuses(s.system, r, v1.ReasonAddressOutsidePool)
+	s.refuses(s.system, r, v1.ReasonAddressOutsidePools)
 }
 
 func (s *suite) testRequestedOfAnOwner() {
@@ -178,13 +178,13 @@ func (s *suite) testRequestedOfAnOwner() {
 	r := s.request(NewOwner("other", 0))
 	r.Address = a
 	s.allocate(s.system, r)
-	if records := s.records(s.system); len(records) != 1 || records[a] != NewOwner("other", 0).Mark(Cluster) {
+	if records := s.records(s.system); len(records) != 1 || records[a] != NewOwner("other", 0).Mark(Installation) {
 		s.Errorf("records: %v, want %s as the new owner's", records, a)
 	}
 }
 
 func (s *suite) testRequestedOfAnotherCluster() {
-	elsewhere := s.Connect(s.T, OtherCluster)
+	elsewhere := s.Connect(s.T, OtherInstallation)
 	a := s.allocate(elsewhere, s.request(NewOwner("web", 0)))
 	r := s.request(NewOwner("web", 0))
 	r.Address = a
@@ -240,7 +240,7 @@ func (s *suite) testExhausted() {
 func (s *suite) testRelease() {
 	a := s.allocate(s.system, s.request(NewOwner("web", 0)))
 	for range 2 { // also when there is nothing
-		if err := s.Connect(s.T, Cluster).Release(s.Context(), a); err != nil {
+		if err := s.Connect(s.T, Installation).Release(s.Context(), a); err != nil {
 			s.Fatal(err)
 		}
 	}
@@ -249,11 +249,11 @@ func (s *suite) testRelease() {
 	}
 	r := s.request(NewOwner("other", 0))
 	r.Address = a
-	s.allocate(s.Connect(s.T, OtherCluster), r)
+	s.allocate(s.Connect(s.T, OtherInstallation), r)
 }
 
 func (s *suite) testReleaseOfAnotherCluster() {
-	elsewhere := s.Connect(s.T, OtherCluster)
+	elsewhere := s.Connect(s.T, OtherInstallation)
 	a := s.allocate(elsewhere, s.request(NewOwner("web", 0)))
 	if err := s.system.Release(s.Context(), a); err != nil {
 		s.Fatal(err)
@@ -277,9 +277,9 @@ func (s *suite) testInspect() {
 	if !p.Subnet.Contains(p.Addrs.From()) || !p.Subnet.Contains(p.Addrs.To()) || p.Recorded != 1 {
 		s.Errorf("pool: %+v", p)
 	}
-	if len(report.OwnRecords) != 1 || report.OwnRecords[0].Mark != NewOwner("web", 0).Mark(Cluster) ||
-		report.OwnRecords[0].Difference != "" {
-		s.Errorf("records: %+v", report.OwnRecords)
+	if len(report.MarkedRecords) != 1 || report.MarkedRecords[0].Mark != NewOwner("web", 0).Mark(Installation) ||
+		report.MarkedRecords[0].Difference != "" {
+		s.Errorf("records: %+v", report.MarkedRecords)
 	}
 	if len(report.Problems) > 0 {
 		s.Errorf("problems: %v", report.Problems)
@@ -301,7 +301,7 @@ func (s *suite) testInspectInParts() {
 		}
 		if report != nil {
 			got := map[netip.Addr]bool{}
-			for _, r := range report.OwnRecords {
+			for _, r := range report.MarkedRecords {
 				got[r.Address] = true
 				if r.IsForeign || r.Difference != "" {
 					s.Errorf("record: %+v", r)

@@ -29,12 +29,12 @@ type Memory struct {
 	isAway bool
 }
 
-// Of returns the System of a cluster.
-func (m *Memory) Of(cluster types.UID) ipam.System { return &memorySystem{m, cluster} }
+// Of returns the System of an installation.
+func (m *Memory) Of(installationID types.UID) ipam.System { return &memorySystem{m, installationID} }
 
 type memorySystem struct {
 	*Memory
-	cluster types.UID
+	installationID types.UID
 }
 
 // SetAway makes the system away, or back.
@@ -80,7 +80,7 @@ func (m *Memory) check() error {
 func (m *memorySystem) Allocate(_ context.Context, r ipam.Request) (netip.Addr, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	mark := r.Owner.Mark(m.cluster)
+	mark := r.Owner.Mark(m.installationID)
 	if err := m.check(); err != nil {
 		return netip.Addr{}, err
 	}
@@ -109,7 +109,7 @@ func (m *memorySystem) allocateRequested(r *ipam.Request, mark string) error {
 	present := m.marks[r.Address]
 	switch {
 	case !m.Pool.Contains(r.Address):
-		return &ipam.Error{Reason: v1.ReasonAddressOutsidePool, Message: r.Address.String() + " is not in the memory's pool"}
+		return &ipam.Error{Reason: v1.ReasonAddressOutsidePools, Message: r.Address.String() + " is not in the memory's pool"}
 	case r.Objection(r.Address) != "":
 		return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: r.Objection(r.Address)}
 	case present != "" && !m.isOurs(present):
@@ -120,7 +120,7 @@ func (m *memorySystem) allocateRequested(r *ipam.Request, mark string) error {
 }
 
 func (m *memorySystem) isOurs(mark string) bool {
-	return strings.HasPrefix(mark, ipam.MarksOfCluster(m.cluster))
+	return strings.HasPrefix(mark, ipam.MarkPrefix(m.installationID))
 }
 
 // Release removes what is recorded of an address for owners of the cluster.
@@ -149,7 +149,7 @@ func (m *memorySystem) inspect(context.Context) (*ipam.Report, error) {
 	report := &ipam.Report{Ranges: []ipam.Range{{Addrs: m.Pool, Subnet: m.Subnet, Recorded: int64(len(m.marks))}}}
 	for a, mark := range m.marks {
 		if m.isOurs(mark) {
-			report.OwnRecords = append(report.OwnRecords, ipam.Record{Address: a, Mark: mark})
+			report.MarkedRecords = append(report.MarkedRecords, ipam.Record{Address: a, Mark: mark})
 		}
 	}
 	return report, nil

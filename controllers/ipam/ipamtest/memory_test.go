@@ -18,7 +18,7 @@ func TestMemoryConforms(t *testing.T) {
 			Pool: netipx.MustParseIPRange("10.0.0.1-10.0.0.9"), Subnet: netip.MustParsePrefix("10.0.0.0/24"),
 		}
 		return ipamtest.Fixture{
-			Connect: func(_ *testing.T, cluster types.UID) ipam.System { return m.Of(cluster) },
+			Connect: func(_ *testing.T, installationID types.UID) ipam.System { return m.Of(installationID) },
 			Family:  allocation.IPv4, Outside: netip.MustParseAddr("10.0.0.10"),
 		}
 	})

@@ -22,7 +22,7 @@ import (
 type emptyCluster struct{ token string }
 
 func (c emptyCluster) EnsureInstallation(context.Context) (types.UID, error) {
-	return ipamtest.Cluster, nil
+	return ipamtest.Installation, nil
 }
 
 func (c emptyCluster) Token(context.Context, *allocation.Netbox) (string, error) { return c.token, nil }
@@ -43,11 +43,11 @@ func (w *world) startBroker() *ipam.Broker { return w.startBrokerOf(emptyCluster
 func (w *world) startBrokerOf(cluster ipam.Cluster) *ipam.Broker {
 	b := ipam.NewBroker(ipam.Options{
 		Cluster: cluster, Now: time.Now,
-		NewSystem: func(_ string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
-			return netbox.NewSystem(config, token, cluster, netbox.Options{Now: time.Now})
+		NewSystem: func(_ string, config *allocation.Netbox, token string, installationID types.UID) (ipam.System, error) {
+			return netbox.NewSystem(config, token, installationID, netbox.Options{Now: time.Now})
 		},
-		AnswersChanged: func(types.NamespacedName) {}, ObservationChanged: func(string) {},
-		FoundDifference: func(string, ipam.Owner, string) {},
+		OnAnswersChanged: func(types.NamespacedName) {}, OnObservationChanged: func(string) {},
+		OnDifference: func(string, ipam.Owner, string) {},
 	})
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -81,7 +81,7 @@ func TestFaultPermissionOfOneGroup(t *testing.T) {
 	b.Configure("prefix", w.config())
 	wanted := allocation.IPAMRequest{Group: "prefix", Family: allocation.IPv4}
 	owner := request("web").Owner
-	b.Want(owner, []allocation.IPAMRequest{wanted})
+	b.SetRequests(owner, []allocation.IPAMRequest{wanted})
 	g.Eventually(func() allocation.Offer { return b.Offers(owner.UID)[wanted] }).WithTimeout(30 * time.Second).
 		Should(Equal(allocation.Offer{Address: w.addr(1)}))
 	g.Eventually(reasonOf("prefix")).WithTimeout(30 * time.Second).Should(Equal(v1.ReasonReachable))
@@ -100,7 +100,7 @@ func TestFaultOneRequest(t *testing.T) {
 	offerTo := func(o ipam.Owner) func() allocation.Offer {
 		return func() allocation.Offer { return b.Offers(o.UID)[wanted] }
 	}
-	b.Want(first, []allocation.IPAMRequest{wanted})
+	b.SetRequests(first, []allocation.IPAMRequest{wanted})
 	g.Eventually(offerTo(first)).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(1)}))
 	w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodDelete {
@@ -109,11 +109,11 @@ func TestFaultOneRequest(t *testing.T) {
 		http.Error(rw, "a plugin has failed", http.StatusInternalServerError)
 		return true
 	}, nil)
-	b.Want(first, nil) // its record cannot be deleted
+	b.SetRequests(first, nil) // its record cannot be deleted
 	g.Eventually(func() map[netip.Addr]string { return b.Observation("group").Differences }).WithTimeout(30 * time.Second).
 		Should(
 			HaveKeyWithValue(w.addr(1), "its record cannot be deleted: NetBox "+w.base+" cannot be asked: it answers 500"))
-	b.Want(second, []allocation.IPAMRequest{wanted})
+	b.SetRequests(second, []allocation.IPAMRequest{wanted})
 	g.Eventually(offerTo(second)).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(2)}))
 	g.Expect(b.Observation("group").Reason).To(Equal(v1.ReasonReachable))
 	w.fake.SetFaults(nil, nil)

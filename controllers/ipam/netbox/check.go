@@ -17,7 +17,7 @@ func (s *System) Check(ctx context.Context) error {
 	case errors.As(err, &refused):
 		return nil // NetBox answers, if not this question
 	case err == nil && status.Version == "":
-		return s.client.unavailable("the answer is not what NetBox sends: is there something else at this URL?")
+		return s.client.unavailableError("the answer is not what NetBox sends: is there something else at this URL?")
 	}
 	return err
 }

@@ -157,7 +157,7 @@ func (c *client) sendOnce(
 	}
 	req, err := http.NewRequestWithContext(ctx, method, target, reader)
 	if err != nil {
-		return nil, c.unreachable("the URL cannot be used")
+		return nil, c.unreachableError("the URL cannot be used")
 	}
 	for name, values := range header {
 		req.Header[name] = values
@@ -181,7 +181,7 @@ func (c *client) sendOnce(
 	}
 	if out != nil {
 		if err := json.Unmarshal(a.body, out); err != nil {
-			return a, c.unavailable("the answer is not what NetBox sends: is there something else at this URL?")
+			return a, c.unavailableError("the answer is not what NetBox sends: is there something else at this URL?")
 		}
 	}
 	return a, nil
@@ -203,29 +203,29 @@ func (c *client) exchange(req *http.Request) (*answer, error) {
 	resp, err := c.http.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
 	switch {
 	case err != nil && !isConnected:
-		return nil, c.unreachable(describeFailure(err))
+		return nil, c.unreachableError(describeFailure(err))
 	case err != nil:
-		return nil, c.unavailable(describeFailure(err))
+		return nil, c.unavailableError(describeFailure(err))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err != nil {
-		return nil, c.unavailable(describeFailure(err))
+		return nil, c.unavailableError(describeFailure(err))
 	}
 	if len(body) > maxBody {
-		return nil, c.unavailable(fmt.Sprintf("an answer has more than %d bytes", maxBody))
+		return nil, c.unavailableError(fmt.Sprintf("an answer has more than %d bytes", maxBody))
 	}
 	a := &answer{status: resp.StatusCode, etag: resp.Header.Get("ETag"), body: body}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")) // an unknown one is not JSON
 	switch {
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:
-		return nil, c.unavailable(fmt.Sprintf(
+		return nil, c.unavailableError(fmt.Sprintf(
 			"it redirects (%d): is there a page for logging in before it, or does its URL begin otherwise?", resp.StatusCode,
 		))
 	case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests:
-		return nil, c.unavailable(fmt.Sprintf("it answers %d", resp.StatusCode))
+		return nil, c.unavailableError(fmt.Sprintf("it answers %d", resp.StatusCode))
 	case len(body) > 0 && kind != "application/json":
-		return nil, c.unavailable(fmt.Sprintf(
+		return nil, c.unavailableError(fmt.Sprintf(
 			"it answers %d, but not in JSON: is there something else at this URL?", resp.StatusCode,
 		))
 	}
@@ -247,12 +247,16 @@ func (c *client) judge(method string, a *answer) error {
 }
 
 // unavailable returns the error that NetBox has not answered a request.
-func (c *client) unavailable(why string) error { return c.unavailableTo(ipam.ScopeRequest, why) }
+func (c *client) unavailableError(why string) error {
+	return c.unavailableErrorOf(ipam.ScopeRequest, why)
+}
 
 // unreachable returns the error that there is no connection to NetBox.
-func (c *client) unreachable(why string) error { return c.unavailableTo(ipam.ScopeEndpoint, why) }
+func (c *client) unreachableError(why string) error {
+	return c.unavailableErrorOf(ipam.ScopeEndpoint, why)
+}
 
-func (c *client) unavailableTo(scope ipam.Scope, why string) error {
+func (c *client) unavailableErrorOf(scope ipam.Scope, why string) error {
 	message := fmt.Sprintf("NetBox %s cannot be asked: %s", c.base, textlimit.Shorten(c.scrub(why), maxQuoted))
 	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: message, Scope: scope}
 }
@@ -327,7 +331,7 @@ func readPage[T any](
 		return nil, 0, err
 	}
 	if got.Count == nil || got.Results == nil {
-		return nil, 0, c.unavailable("the answer is not a list of NetBox's: is there something else at this URL?")
+		return nil, 0, c.unavailableError("the answer is not a list of NetBox's: is there something else at this URL?")
 	}
 	return *got.Results, *got.Count, nil
 }
@@ -346,10 +350,10 @@ func list[T any](ctx context.Context, c *client, path string, query url.Values) 
 		case int64(len(all)) >= total:
 			return all, nil
 		case len(results) == 0: // what is missing would count as not recorded
-			return nil, c.unavailable("a list ends before its end")
+			return nil, c.unavailableError("a list ends before its end")
 		}
 	}
-	return nil, c.unavailableTo(ipam.ScopeGroup, fmt.Sprintf("a list has more than %d objects", maxPages*pageSize))
+	return nil, c.unavailableErrorOf(ipam.ScopeGroup, fmt.Sprintf("a list has more than %d objects", maxPages*pageSize))
 }
 
 // count returns how many objects a list has.

@@ -25,23 +25,24 @@ const (
 
 // attempt is what one attempt to get a free address may still do, and what came of it so far.
 type attempt struct {
-	left, leftInPool int
+	triesLeft, triesLeftInPool int
 	// firstRefusal is the first answer by which NetBox has refused an address, or nil.
 	firstRefusal error
 }
 
 // note notes that an address was not to be had. err is nil if another client was first.
 func (t *attempt) note(err error) {
-	t.left--
-	t.leftInPool--
+	t.triesLeft--
+	t.triesLeftInPool--
 	if t.firstRefusal == nil {
 		t.firstRefusal = err
 	}
 }
 
-// unavailableAddresses are the addresses of a pool that were listed as free and not to be had, the one that was
-// tried last at the end. Only addresses that are still listed as free are kept.
-type unavailableAddresses struct {
+// poolHistory is what earlier requests have met in a pool.
+type poolHistory struct {
+	// addrs were listed as free and not to be had, the one that was tried last at the end. Only
+	// addresses that are still listed as free are kept.
 	addrs []netip.Addr
 	// objected is the address that NetBox has chosen last and the cluster has objected to, such as a
 	// node's. While it is free in NetBox and the cluster objects, NetBox would choose it again.
@@ -52,30 +53,30 @@ type unavailableAddresses struct {
 }
 
 // add notes that an address was not to be had.
-func (u *unavailableAddresses) add(a netip.Addr) {
-	u.addrs = append(slices.DeleteFunc(u.addrs, func(b netip.Addr) bool { return a == b }), a)
+func (h *poolHistory) add(a netip.Addr) {
+	h.addrs = append(slices.DeleteFunc(h.addrs, func(b netip.Addr) bool { return a == b }), a)
 }
 
-// order returns free addresses in the order in which they are tried: those that were not to be had
-// come last.
-func (u *unavailableAddresses) order(free []netip.Addr) []netip.Addr {
+// sortFree returns free addresses in the order in which they are tried: those that were not to be had
+// come last. It forgets those that are not free any more.
+func (h *poolHistory) sortFree(free []netip.Addr) []netip.Addr {
 	isFree := map[netip.Addr]bool{}
 	for _, a := range free {
 		isFree[a] = true
 	}
-	u.addrs = slices.DeleteFunc(u.addrs, func(a netip.Addr) bool { return !isFree[a] })
-	for _, a := range u.addrs {
+	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool { return !isFree[a] })
+	for _, a := range h.addrs {
 		isFree[a] = false
 	}
-	return append(slices.DeleteFunc(slices.Clone(free), func(a netip.Addr) bool { return !isFree[a] }), u.addrs...)
+	return append(slices.DeleteFunc(slices.Clone(free), func(a netip.Addr) bool { return !isFree[a] }), h.addrs...)
 }
 
-// unavailableIn returns what is remembered of a pool.
-func (s *System) unavailableIn(p *pool) *unavailableAddresses {
-	if s.unavailable[p.path] == nil {
-		s.unavailable[p.path] = &unavailableAddresses{}
+// historyOf returns what is remembered of a pool.
+func (s *System) historyOf(p *pool) *poolHistory {
+	if s.poolHistories[p.path] == nil {
+		s.poolHistories[p.path] = &poolHistory{}
 	}
-	return s.unavailable[p.path]
+	return s.poolHistories[p.path]
 }
 
 // createFree creates a record for the first free address of the group's pools.
@@ -109,25 +110,25 @@ func (s *System) poolsInTurn(family allocation.Family) []*pool {
 		}
 	}
 	slices.SortStableFunc(pools, func(p, q *pool) int {
-		return cmp.Compare(s.unavailableIn(p).turn, s.unavailableIn(q).turn)
+		return cmp.Compare(s.historyOf(p).turn, s.historyOf(q).turn)
 	})
 	return pools
 }
 
 func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
-	pools, t := s.poolsInTurn(r.Family), &attempt{left: maxTries}
+	pools, t := s.poolsInTurn(r.Family), &attempt{triesLeft: maxTries}
 	for _, p := range pools {
-		before := t.left
+		before := t.triesLeft
 		if before == 0 {
 			break
 		}
-		t.leftInPool = min(t.left, maxTriesInPool)
+		t.triesLeftInPool = min(t.triesLeft, maxTriesInPool)
 		a, err := s.createFreeIn(ctx, r, p, t)
 		if err == nil {
-			s.unavailableIn(p).turn = 0
-		} else if t.left < before {
+			s.historyOf(p).turn = 0
+		} else if t.triesLeft < before {
 			s.lastTurn++
-			s.unavailableIn(p).turn = s.lastTurn
+			s.historyOf(p).turn = s.lastTurn
 		}
 		switch {
 		case err == nil:
@@ -150,21 +151,21 @@ func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		return netip.Addr{}, &ipam.Error{Reason: v1.ReasonIPAMRefused, Scope: ipam.ScopeGroup, Message: fmt.Sprintf(
 			"NetBox %s refuses addresses that it lists as free for %s of the group: %s; others are tried next",
 			s.client.base, r.Family, refused.text)}
-	case t.left < maxTries:
+	case t.triesLeft < maxTries:
 		return netip.Addr{}, &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: fmt.Sprintf(
 			"NetBox %s has earlier records of the addresses that it lists as free for %s of the group; others are tried next",
 			s.client.base, r.Family)}
 	case len(pools) == 0:
-		return netip.Addr{}, s.exhausted(r.Family, "no prefix or range of that family")
+		return netip.Addr{}, s.exhaustedError(r.Family, "no prefix or range of that family")
 	}
-	return netip.Addr{}, s.exhausted(r.Family, "no free address")
+	return netip.Addr{}, s.exhaustedError(r.Family, "no free address")
 }
 
 // errNoneFree says that a pool has no address that the owner can have, or that none of those that
 // were tried was to be had.
 var errNoneFree = errors.New("no free address")
 
-func (s *System) exhausted(family allocation.Family, what string) error {
+func (s *System) exhaustedError(family allocation.Family, what string) error {
 	return &ipam.Error{
 		Reason: v1.ReasonExhausted, Message: fmt.Sprintf("NetBox %s has %s for %s of the group", s.client.base, what, family),
 	}
@@ -173,8 +174,8 @@ func (s *System) exhausted(family allocation.Family, what string) error {
 // createFreeIn creates a record for a free address of a pool. NetBox chooses the address;
 // if the cluster objects to it, another free one is created by name.
 func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *attempt) (netip.Addr, error) {
-	refused := s.unavailableIn(p)
-	if p.isChosenHere || refused.objected.IsValid() && r.Objection(refused.objected) != "" {
+	history := s.historyOf(p)
+	if p.isChosenHere || history.objected.IsValid() && r.Objection(history.objected) != "" {
 		return s.createAmongFree(ctx, r, p, t)
 	}
 	var created ipAddress
@@ -192,20 +193,20 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *
 	a := created.addr()
 	switch {
 	case created.ID == 0 || !a.IsValid():
-		return netip.Addr{}, s.client.unavailable("it has created no address: is there something else at this URL?")
+		return netip.Addr{}, s.client.unavailableError("it has created no address: is there something else at this URL?")
 	case !p.contains(a, created.vrfID()):
 		s.pools = nil
 		return netip.Addr{}, cmp.Or(s.delete(ctx, created.ID, ""), errOutsidePool)
 	case r.Objection(a) != "":
-		refused.objected = a
+		history.objected = a
 		err = s.delete(ctx, created.ID, "")
 	default:
-		var isSettled bool
-		if isSettled, err = s.settle(ctx, r.Owner, &created); isSettled {
+		var isCompleted bool
+		if isCompleted, err = s.completeOrDelete(ctx, r.Owner, &created); isCompleted {
 			return a, nil
 		}
 		t.note(nil)
-		refused.add(a)
+		history.add(a)
 	}
 	if err != nil {
 		return netip.Addr{}, err
@@ -224,10 +225,10 @@ func (s *System) newFields(owner ipam.Owner) map[string]any {
 	return fields
 }
 
-// settle completes a record that was created for an owner, and reports whether the owner
+// completeOrDelete completes a record that was created for an owner, and reports whether the owner
 // has the address by it. A record that another one has come before, or that NetBox does not
 // let be completed, is deleted: the owner has no address by it yet.
-func (s *System) settle(ctx context.Context, owner ipam.Owner, o *ipAddress) (bool, error) {
+func (s *System) completeOrDelete(ctx context.Context, owner ipam.Owner, o *ipAddress) (bool, error) {
 	isFirst, err := s.isFirst(ctx, o)
 	if err == nil && isFirst {
 		if err = s.complete(ctx, owner, o); err == nil {
@@ -278,15 +279,15 @@ func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool, 
 		s.pools = nil
 		return netip.Addr{}, errOutsidePool
 	}
-	refused := s.unavailableIn(p)
-	if !slices.Contains(free, refused.objected) {
-		refused.objected = netip.Addr{}
+	history := s.historyOf(p)
+	if !slices.Contains(free, history.objected) {
+		history.objected = netip.Addr{}
 	}
-	for _, a := range refused.order(free) {
+	for _, a := range history.sortFree(free) {
 		if r.Objection(a) != "" {
 			continue
 		}
-		if t.leftInPool <= 0 {
+		if t.triesLeftInPool <= 0 {
 			break
 		}
 		isCreated, err := s.create(ctx, r.Owner, a, p)
@@ -297,7 +298,7 @@ func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool, 
 			return netip.Addr{}, err
 		}
 		t.note(err) // another client may have the address now
-		refused.add(a)
+		history.add(a)
 	}
 	return netip.Addr{}, errNoneFree
 }
@@ -314,11 +315,11 @@ func (s *System) create(ctx context.Context, owner ipam.Owner, a netip.Addr, p *
 		return false, err
 	}
 	if created.ID == 0 || created.addr() != a {
-		return false, s.client.unavailable(
+		return false, s.client.unavailableError(
 			"it has created another address than the one that it was asked for: is there something else at this URL?",
 		)
 	}
-	return s.settle(ctx, owner, &created)
+	return s.completeOrDelete(ctx, owner, &created)
 }
 
 // isFirst reports whether a record that was just created is the first one of its address.
@@ -345,7 +346,7 @@ func (s *System) recordRequested(ctx context.Context, r *ipam.Request) error {
 	i := slices.IndexFunc(s.pools, func(p pool) bool { return p.addrs.Contains(r.Address) })
 	if i < 0 {
 		return &ipam.Error{
-			Reason:  v1.ReasonAddressOutsidePool,
+			Reason:  v1.ReasonAddressOutsidePools,
 			Message: fmt.Sprintf("%s is in no prefix or range that NetBox %s has for the group", r.Address, s.client.base),
 		}
 	}
@@ -376,32 +377,32 @@ func (s *System) recordIn(ctx context.Context, r *ipam.Request, p *pool) error {
 			return err
 		}
 	}
-	return s.takeOver(ctx, r, records)
+	return s.reassignRecord(ctx, r, records)
 }
 
-// takeOver makes a record of this cluster the owner's, the first one if there are several,
+// reassignRecord makes a record of this cluster the owner's, the first one if there are several,
 // and deletes the others of this cluster.
-func (s *System) takeOver(ctx context.Context, r *ipam.Request, records []ipAddress) error {
+func (s *System) reassignRecord(ctx context.Context, r *ipam.Request, records []ipAddress) error {
 	first := lowestID(records)
-	if first == nil || !first.isRecordOf(s.cluster) {
-		return s.inUse(r.Address, first)
+	if first == nil || !first.isRecordOf(s.installationID) {
+		return s.inUseError(r.Address, first)
 	}
 	for i := range records {
-		if o := &records[i]; o.ID != first.ID && o.isRecordOf(s.cluster) {
+		if o := &records[i]; o.ID != first.ID && o.isRecordOf(s.installationID) {
 			if err := s.delete(ctx, o.ID, ""); err != nil {
 				return err
 			}
 		}
 	}
-	if first.isRecordOfOwner(r.Owner.Mark(s.cluster)) {
+	if first.isRecordOfOwner(r.Owner.Mark(s.installationID)) {
 		return s.complete(ctx, r.Owner, first)
 	}
 	return s.change(ctx, first.ID, s.fields(r.Owner, first.addr(), first), "")
 }
 
-// inUse says that NetBox has another record of an address. It says no more than the record's
+// inUseError says that NetBox has another record of an address. It says no more than the record's
 // id: whoever may make a Service reads it, and need not know what the address is used for.
-func (s *System) inUse(a netip.Addr, o *ipAddress) error {
+func (s *System) inUseError(a netip.Addr, o *ipAddress) error {
 	what := "something else"
 	if o != nil {
 		what = fmt.Sprintf("id %d", o.ID)

@@ -45,7 +45,7 @@ func TestFaultClonedRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEachNetBox(t, func(w *world) {
-				s := w.connect(fixture(w), ipamtest.Cluster)
+				s := w.connect(fixture(w), ipamtest.Installation)
 				a, copied := w.allocate(s, request("web")), w.addr(50)
 				id := w.clone(a, copied)
 				report, err := ipamtest.Inspect(w.Context(), s)
@@ -53,7 +53,7 @@ func TestFaultClonedRecord(t *testing.T) {
 					w.Fatal(err)
 				}
 				held := map[netip.Addr][]ipam.Owner{a: {request("web").Owner}}
-				comparison := ipam.Compare(report.OwnRecords, held, ipamtest.Cluster)
+				comparison := ipam.CompareRecords(report.MarkedRecords, held, ipamtest.Installation)
 				want := fmt.Sprintf(
 					"the record with the id %d has the mark of Service test/web, which is for %s: somebody has copied that record, "+
 						"and the copy is not PureLB's",
@@ -95,10 +95,10 @@ func TestFaultOrphanReleased(t *testing.T) {
 		w.prefix(high, nil)
 		config := w.config()
 		config.Sources[allocation.IPv4] = allocation.NetboxSource{Prefixes: []netip.Prefix{low, high}}
-		a := w.allocate(w.connect(config, ipamtest.Cluster), requestOf("web", w.addr(70)))
+		a := w.allocate(w.connect(config, ipamtest.Installation), requestOf("web", w.addr(70)))
 		config = w.config()
 		config.Sources[allocation.IPv4] = allocation.NetboxSource{Prefixes: []netip.Prefix{low}}
-		s := w.connect(config, ipamtest.Cluster)
+		s := w.connect(config, ipamtest.Installation)
 		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil {
 			w.Fatal(err)
@@ -108,7 +108,7 @@ func TestFaultOrphanReleased(t *testing.T) {
 				"takes addresses from there: delete the record in NetBox",
 			idOf(w.recordAt(a)),
 		)
-		if comparison := ipam.Compare(report.OwnRecords, nil, ipamtest.Cluster); len(comparison.Unused) != 0 ||
+		if comparison := ipam.CompareRecords(report.MarkedRecords, nil, ipamtest.Installation); len(comparison.Unused) != 0 ||
 			comparison.Differences[a] != want {
 			w.Errorf("got  %+v\nwant %s", comparison, want)
 		}
@@ -126,7 +126,7 @@ func TestFaultOrphanReleased(t *testing.T) {
 func TestFaultOrphanOfTenant(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		config, _ := tenantFixture(w)
-		s := w.connect(config, ipamtest.Cluster)
+		s := w.connect(config, ipamtest.Installation)
 		a := w.allocate(s, request("web"))
 		path := fmt.Sprintf("%s%d/", addresses, idOf(w.recordAt(a)))
 		other := w.id + "-b"

@@ -24,7 +24,7 @@ func TestFaultShortList(t *testing.T) {
 	} {
 		w := newFake(t, fake.V46, fake.TokenV2)
 		w.prefix(w.v4, nil)
-		s := w.connect(w.config(), ipamtest.Cluster)
+		s := w.connect(w.config(), ipamtest.Installation)
 		w.allocate(s, request("web"))
 		w.fake.SetFaults(func(rw http.ResponseWriter, _ *http.Request) bool {
 			rw.Header().Set("Content-Type", "application/json")

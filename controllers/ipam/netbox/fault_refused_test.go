@@ -69,7 +69,7 @@ func everyAddress(netip.Addr) bool { return true }
 func TestFaultAddressesRefused(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)
-	s := w.connect(w.config(), ipamtest.Cluster)
+	s := w.connect(w.config(), ipamtest.Installation)
 	posted := w.refuseAddresses(everyAddress, true)
 	const want = `NetBox URL refuses addresses that it lists as free for IPv4 of the group: ` +
 		`400: {"address":["Addresses need a ticket."]}; others are tried next`
@@ -119,7 +119,7 @@ func TestFaultAddressesOfManyPoolsRefused(t *testing.T) {
 		source.Prefixes = append(source.Prefixes, p)
 	}
 	config.Sources[allocation.IPv4] = source
-	s := w.connect(config, ipamtest.Cluster)
+	s := w.connect(config, ipamtest.Installation)
 	last := source.Prefixes[15]
 	posted := w.refuseAddresses(func(a netip.Addr) bool { return !last.Contains(a) }, true)
 	for attempt := 1; ; attempt++ {
@@ -145,7 +145,7 @@ func TestFaultAddressesOfManyPoolsRefused(t *testing.T) {
 func TestFaultFewAddressesRefused(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)
-	s := w.connect(w.config(), ipamtest.Cluster)
+	s := w.connect(w.config(), ipamtest.Installation)
 	few := func(a netip.Addr) bool { return a.Less(w.addr(7)) }
 	posted := w.refuseAddresses(few, true)
 	attempts := 0

@@ -58,7 +58,7 @@ func TestFaultReservedGivenAway(t *testing.T) {
 	g := NewWithT(t)
 	config, _ := tenantFixture(w)
 	web, next := ipamtest.NewOwner("web", 0), ipamtest.NewOwner("next", 1)
-	a := w.allocate(w.connect(config, ipamtest.Cluster), request("web"))
+	a := w.allocate(w.connect(config, ipamtest.Installation), request("web"))
 	id := idOf(w.recordAt(a))
 	w.send(
 		http.MethodPatch, fmt.Sprintf("%s%d/", addresses, id),
@@ -84,10 +84,10 @@ func TestFaultReservedGivenAway(t *testing.T) {
 		}
 		return false
 	}, nil)
-	b.Release("group", a)
+	b.QueueRelease("group", a)
 	g.Eventually(asked).WithTimeout(30 * time.Second).Should(Receive())
 	wanted := allocation.IPAMRequest{Group: "group", Family: allocation.IPv4}
-	b.Want(next, []allocation.IPAMRequest{wanted}) // it is asked for when the release has ended
+	b.SetRequests(next, []allocation.IPAMRequest{wanted}) // it is asked for when the release has ended
 	g.Eventually(func() allocation.Offer { return b.Offers(next.UID)[wanted] }).WithTimeout(30 * time.Second).
 		Should(Equal(allocation.Offer{Address: w.addr(6)}))
 	if got := w.recordAt(a); got["description"] != "server 17" || got["dns_name"] != "server17.example" ||
@@ -108,7 +108,7 @@ func TestFaultWrittenWhileReleased(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFake(t, fake.V46, fake.TokenV2)
 			config, _ := tenantFixture(w)
-			s := w.connect(config, ipamtest.Cluster)
+			s := w.connect(config, ipamtest.Installation)
 			a := w.allocate(s, request("web"))
 			record := w.recordAt(a)
 			written := strings.Replace(row.written, "MARK", fmt.Sprint(record["description"]), 1)
@@ -141,7 +141,7 @@ func TestFaultTakenWhileReleased(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFake(t, fake.V46, fake.TokenV2)
 			config, _ := fixture(w)
-			old, leader := w.connect(config, ipamtest.Cluster), w.connect(config, ipamtest.Cluster)
+			old, leader := w.connect(config, ipamtest.Installation), w.connect(config, ipamtest.Installation)
 			a := w.allocate(old, request("web"))
 			var isTaken atomic.Bool
 			w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -153,7 +153,7 @@ func TestFaultTakenWhileReleased(t *testing.T) {
 			if err := old.Release(t.Context(), a); err != nil {
 				t.Fatal(err)
 			}
-			mark := ipamtest.NewOwner("api", 0).Mark(ipamtest.Cluster)
+			mark := ipamtest.NewOwner("api", 0).Mark(ipamtest.Installation)
 			if got := w.recordAt(a); !isTaken.Load() || !strings.HasPrefix(fmt.Sprint(got["description"]), mark) ||
 				at(got, "status.value") != "active" {
 				t.Errorf("taken %v: %v", isTaken.Load(), got)

@@ -91,7 +91,7 @@ func TestFaultNetBox(t *testing.T) {
 			w.prefix(w.v4, nil)
 			w.fake.SetFaults(row.before, nil)
 			for range 2 {
-				_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
+				_, err := w.connect(w.config(), ipamtest.Installation).Allocate(t.Context(), request("web"))
 				var failed *ipam.Error
 				scope := ipam.ScopeRequest
 				if row.reason == v1.ReasonIPAMRefused {
@@ -108,7 +108,7 @@ func TestFaultNetBox(t *testing.T) {
 				}
 			}
 			// NetBox does no better when it is asked for its status: it is away.
-			if err := w.connect(w.config(), ipamtest.Cluster).Check(t.Context()); err == nil ||
+			if err := w.connect(w.config(), ipamtest.Installation).Check(t.Context()); err == nil ||
 				strings.ReplaceAll(err.Error(), w.base, "URL") != row.want {
 				t.Errorf("its status: got %v", err)
 			}
@@ -142,7 +142,7 @@ func TestFaultSameWords(t *testing.T) {
 		{errors.New(strings.Repeat("long ", 1000)), ""},
 	} {
 		w := newFake(t, fake.V46, fake.TokenV2)
-		s, err := netbox.NewSystem(w.config(), w.token, ipamtest.Cluster,
+		s, err := netbox.NewSystem(w.config(), w.token, ipamtest.Installation,
 			netbox.Options{Now: time.Now, Proxy: func(*http.Request) (*url.URL, error) {
 				return nil, &net.OpError{Op: "dial", Err: row.err}
 			}})
@@ -168,7 +168,7 @@ func TestFaultNoConnection(t *testing.T) {
 			" cannot be asked: dial: connect: connection refused",
 	} {
 		w := emptyWorld(t, base, fake.TokenV1, nil)
-		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
+		_, err := w.connect(w.config(), ipamtest.Installation).Allocate(t.Context(), request("web"))
 		if err == nil || err.Error() != want && !strings.Contains(err.Error(), "lookup") {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
@@ -205,13 +205,13 @@ func TestFaultPermissions(t *testing.T) {
 		w := newFake(t, fake.V46, fake.TokenV2)
 		w.prefix(w.v4, nil)
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {Denied: []string{row.denied}}})
-		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
+		_, err := w.connect(w.config(), ipamtest.Installation).Allocate(t.Context(), request("web"))
 		var failed *ipam.Error
 		if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMRefused || failed.Scope != row.scope ||
 			strings.ReplaceAll(failed.Message, w.base, "URL") != row.want {
 			t.Errorf("without %s: got %v", row.denied, err)
 		}
-		if err := w.connect(w.config(), ipamtest.Cluster).Check(t.Context()); err != nil {
+		if err := w.connect(w.config(), ipamtest.Installation).Check(t.Context()); err != nil {
 			t.Errorf("without %s: its status: %v", row.denied, err)
 		}
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {}})
@@ -239,7 +239,7 @@ func TestFaultConstrainedPermission(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			w := newFake(t, fake.V46, fake.TokenV2)
 			w.prefix(w.v4, nil)
-			s := w.connect(w.config(), ipamtest.Cluster)
+			s := w.connect(w.config(), ipamtest.Installation)
 			w.allocate(s, request("web"))
 			w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {OnlyTagged: "purelb"}})
 			err := row.test(w, s)
@@ -252,7 +252,7 @@ func TestFaultConstrainedPermission(t *testing.T) {
 		w := newFake(t, fake.V46, fake.TokenV2)
 		config, _ := tenantFixture(w)
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {OnlyTagged: "purelb"}})
-		_, err := w.connect(config, ipamtest.Cluster).Allocate(t.Context(), request("web"))
+		_, err := w.connect(config, ipamtest.Installation).Allocate(t.Context(), request("web"))
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {}})
 		w.checkRefused(err, want)
 	})
@@ -283,14 +283,14 @@ func TestFaultLostAnswer(t *testing.T) {
 		w.fake.SetFaults(nil, func(r *http.Request, _ int) bool {
 			return r.Method == http.MethodGet || lost.Add(1) > 1
 		})
-		s := w.connect(config, ipamtest.Cluster)
+		s := w.connect(config, ipamtest.Installation)
 		if a, err := s.Allocate(t.Context(), request("web")); err == nil {
 			t.Fatalf("got %s although the answer was lost", a)
 		}
 		w.allocate(s, request("web"))
 		report, err := ipamtest.Inspect(t.Context(), s)
-		if err != nil || len(report.OwnRecords) != 1 {
-			t.Errorf("tenant %v: %d records, %v", tenant, len(report.OwnRecords), err)
+		if err != nil || len(report.MarkedRecords) != 1 {
+			t.Errorf("tenant %v: %d records, %v", tenant, len(report.MarkedRecords), err)
 		}
 		w.fake.SetFaults(nil, nil)
 	}
@@ -304,7 +304,7 @@ func TestOtherMaskInRange(t *testing.T) {
 		w.send(http.MethodPost, addresses, object{"address": w.addr(10).String() + "/32", "description": "the printer"}).want(
 			w, http.StatusCreated,
 		)
-		if a := w.allocate(w.connect(config, ipamtest.Cluster), request("web")); a != w.addr(11) {
+		if a := w.allocate(w.connect(config, ipamtest.Installation), request("web")); a != w.addr(11) {
 			w.Errorf("got %s", a)
 		}
 		w.recordAt(w.addr(10))
@@ -319,7 +319,7 @@ func TestFaultTwoClustersTakeOne(t *testing.T) {
 	for _, version := range []fake.Version{fake.V44, fake.V46} {
 		w := newFake(t, version, fake.TokenV1)
 		config, _ := tenantFixture(w)
-		other := w.connect(config, ipamtest.OtherCluster)
+		other := w.connect(config, ipamtest.OtherInstallation)
 		var once atomic.Bool
 		var theirs netip.Addr
 		w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -329,9 +329,9 @@ func TestFaultTwoClustersTakeOne(t *testing.T) {
 			}
 			return false
 		}, nil)
-		ours := w.allocate(w.connect(config, ipamtest.Cluster), request("web"))
+		ours := w.allocate(w.connect(config, ipamtest.Installation), request("web"))
 		w.fake.SetFaults(nil, nil)
-		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster) + "/" + ours.String()
+		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Installation) + "/" + ours.String()
 		switch {
 		case version == fake.V46 && ours == theirs:
 			t.Errorf("both have %s", ours)
@@ -354,7 +354,7 @@ func TestAttackRedirectForToken(t *testing.T) {
 		http.Redirect(rw, r, thief.URL+r.URL.Path, http.StatusTemporaryRedirect)
 		return true
 	}, nil)
-	if _, err := ipamtest.Inspect(t.Context(), w.connect(w.config(), ipamtest.Cluster)); err == nil {
+	if _, err := ipamtest.Inspect(t.Context(), w.connect(w.config(), ipamtest.Installation)); err == nil {
 		t.Error("no error")
 	}
 	if got.Load() != nil {
@@ -382,7 +382,7 @@ func TestTLSAndProxy(t *testing.T) {
 
 	inspect := func(config *allocation.Netbox, o netbox.Options) error {
 		o.Now = time.Now
-		s, err := netbox.NewSystem(config, fake.TokenV2, ipamtest.Cluster, o)
+		s, err := netbox.NewSystem(config, fake.TokenV2, ipamtest.Installation, o)
 		if err != nil {
 			return err
 		}

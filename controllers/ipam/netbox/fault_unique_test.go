@@ -46,7 +46,7 @@ func TestFaultExtendedList(t *testing.T) {
 				"tags": []object{{"slug": tag}},
 			},
 		)
-		s := w.connect(w.tagged(tag), ipamtest.Cluster)
+		s := w.connect(w.tagged(tag), ipamtest.Installation)
 		ask := func(name string) netip.Addr {
 			r := request(name)
 			r.Objection = func(a netip.Addr) string {
@@ -100,7 +100,7 @@ func TestFaultExtendedPool(t *testing.T) {
 				fields := row.before(w)
 				fields["tags"] = []object{{"slug": tag}}
 				id := w.create(row.path, fields)
-				s := w.connect(w.tagged(tag), ipamtest.Cluster)
+				s := w.connect(w.tagged(tag), ipamtest.Installation)
 				for n := range byte(2) {
 					r := request("web")
 					r.Owner = ipamtest.NewOwner(fmt.Sprint("web", n), n)
@@ -155,7 +155,7 @@ func TestFaultCreatedOutside(t *testing.T) {
 		}
 		return false
 	}, nil)
-	s := w.connect(w.tagged(tag), ipamtest.Cluster)
+	s := w.connect(w.tagged(tag), ipamtest.Installation)
 	for range 3 {
 		_, err := s.Allocate(t.Context(), request("web"))
 		var refused *ipam.Error
@@ -210,7 +210,7 @@ func TestFaultDeathBeforeLook(t *testing.T) {
 				if isRequested {
 					ours.Address, theirs.Address = w.addr(3), w.addr(3)
 				}
-				other := w.connect(config, ipamtest.OtherCluster)
+				other := w.connect(config, ipamtest.OtherInstallation)
 				var byOther netip.Addr
 				var moment atomic.Int32
 				w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {
@@ -224,12 +224,12 @@ func TestFaultDeathBeforeLook(t *testing.T) {
 					}
 					return false
 				}, nil)
-				_, err := w.connect(config, ipamtest.Cluster).Allocate(t.Context(), ours)
+				_, err := w.connect(config, ipamtest.Installation).Allocate(t.Context(), ours)
 				w.fake.SetFaults(nil, nil)
 				if !isUnique && err == nil {
 					t.Fatal("the look has not failed")
 				}
-				a, err := w.connect(config, ipamtest.Cluster).Allocate(t.Context(), ours)
+				a, err := w.connect(config, ipamtest.Installation).Allocate(t.Context(), ours)
 				if isRequested {
 					w.checkReason(err, v1.ReasonAddressInUse)
 				} else if err != nil || a == byOther {
@@ -259,7 +259,7 @@ func TestFaultViewConstraint(t *testing.T) {
 		w := newFake(t, version, fake.TokenV1)
 		w.prefix(w.v4, nil)
 		known := map[string]fake.Token{fake.TokenV1: {}}
-		connect := func(slug string, cluster types.UID) *netbox.System {
+		connect := func(slug string, installationID types.UID) *netbox.System {
 			tag := w.id + slug
 			w.create(tags, object{"name": tag, "slug": tag})
 			known["token"+slug] = fake.Token{OnlyTagged: tag, OnlyViewTagged: tag}
@@ -268,9 +268,9 @@ func TestFaultViewConstraint(t *testing.T) {
 			config.Tags = []string{tag}
 			inner := *w
 			inner.token = "token" + slug
-			return inner.connect(config, cluster)
+			return inner.connect(config, installationID)
 		}
-		ours, theirs := connect("a", ipamtest.Cluster), connect("b", ipamtest.OtherCluster)
+		ours, theirs := connect("a", ipamtest.Installation), connect("b", ipamtest.OtherInstallation)
 		w.allocate(ours, requestOf("web", w.addr(5)))
 		w.refusal(theirs, requestOf("web", w.addr(5)), v1.ReasonAddressInUse)
 		got := map[netip.Addr]bool{}
@@ -297,7 +297,7 @@ func TestFaultViewConstraint(t *testing.T) {
 // Service has" of docs/trust.md.
 func TestFaultOlderRecord(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
-		s := w.connect(w.inVRF(false), ipamtest.Cluster)
+		s := w.connect(w.inVRF(false), ipamtest.Installation)
 		var all []ipam.Request
 		for n := range 60 { // more than one query names
 			r := requestOf(fmt.Sprint("web", n), w.addr(n+1))
@@ -323,7 +323,7 @@ func TestFaultOlderRecord(t *testing.T) {
 				http.MethodPost, addresses,
 				object{
 					"address": address(w.v4, 55), "vrf": object{"name": w.id}, "role": "vip",
-					"description": r.Owner.Mark(ipamtest.Cluster) + "/" + r.Address.String(),
+					"description": r.Owner.Mark(ipamtest.Installation) + "/" + r.Address.String(),
 				},
 			).want(w, http.StatusCreated)
 		}
@@ -332,10 +332,10 @@ func TestFaultOlderRecord(t *testing.T) {
 			w, http.StatusCreated,
 		)
 		report, err := ipamtest.Inspect(w.Context(), s)
-		if err != nil || len(report.OwnRecords) != len(all) {
-			w.Fatalf("%d records, %v", len(report.OwnRecords), err)
+		if err != nil || len(report.MarkedRecords) != len(all) {
+			w.Fatalf("%d records, %v", len(report.MarkedRecords), err)
 		}
-		for _, r := range report.OwnRecords {
+		for _, r := range report.MarkedRecords {
 			want := ""
 			if r.Address == w.addr(55) {
 				want = fmt.Sprintf("NetBox has an older record of the address, which is somebody else's: id %d", older)
@@ -377,13 +377,13 @@ func TestFaultLostAnywhere(t *testing.T) {
 							return false
 						}, nil)
 					}
-					_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), ask(w))
+					_, err := w.connect(w.config(), ipamtest.Installation).Allocate(t.Context(), ask(w))
 					w.fake.SetFaults(nil, nil)
 					if err == nil && asked.Load() < lost {
 						break
 					}
 					losses++
-					w.checkOneRecord(w.allocate(w.connect(w.config(), ipamtest.Cluster), ask(w)), ask(w).Objection)
+					w.checkOneRecord(w.allocate(w.connect(w.config(), ipamtest.Installation), ask(w)), ask(w).Objection)
 				}
 				if losses < 4 {
 					t.Errorf("an allocation has only %d requests", losses)
@@ -398,16 +398,16 @@ func TestFaultLostAnywhere(t *testing.T) {
 // to: the next comparisons release it.
 func (w *world) checkOneRecord(a netip.Addr, objection func(netip.Addr) string) {
 	w.Helper()
-	report, err := ipamtest.Inspect(w.Context(), w.connect(w.config(), ipamtest.Cluster))
+	report, err := ipamtest.Inspect(w.Context(), w.connect(w.config(), ipamtest.Installation))
 	if err != nil {
 		w.Fatal(err)
 	}
-	for _, r := range report.OwnRecords {
+	for _, r := range report.MarkedRecords {
 		if isOther := r.Address != a; isOther && objection(r.Address) == "" || !isOther && r.Difference != "" {
 			w.Errorf("the Service has %s; recorded is %+v", a, r)
 		}
 	}
-	want := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster) + "/" + a.String()
+	want := ipamtest.NewOwner("web", 0).Mark(ipamtest.Installation) + "/" + a.String()
 	if got := w.recordAt(a); at(got, "role.value") != "vip" || got["description"] != want {
 		w.Errorf("recorded: %v", got)
 	}
@@ -421,19 +421,20 @@ func TestFaultIncompleteRecord(t *testing.T) {
 		w.prefix(w.v4, nil)
 		r := requestOf("web", w.addr(9))
 		w.send(
-			http.MethodPost, addresses, object{"address": address(w.v4, 9), "description": r.Owner.Mark(ipamtest.Cluster)},
+			http.MethodPost, addresses, object{"address": address(w.v4, 9), "description": r.Owner.Mark(ipamtest.Installation)},
 		).want(w, http.StatusCreated)
-		s := w.connect(w.config(), ipamtest.Cluster)
+		s := w.connect(w.config(), ipamtest.Installation)
 		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil {
 			w.Fatal(err)
 		}
-		comparison := ipam.Compare(report.OwnRecords, map[netip.Addr][]ipam.Owner{r.Address: {r.Owner}}, ipamtest.Cluster)
+		held := map[netip.Addr][]ipam.Owner{r.Address: {r.Owner}}
+		comparison := ipam.CompareRecords(report.MarkedRecords, held, ipamtest.Installation)
 		if len(comparison.Differences) != 0 || len(comparison.Missing) != 1 ||
 			comparison.Missing[0] != (ipam.Missing{Address: r.Address, Owner: r.Owner, HasOtherRecord: true}) {
 			w.Errorf("the comparison: %+v", comparison)
 		}
-		if unused := ipam.Compare(report.OwnRecords, nil, ipamtest.Cluster).Unused; len(unused) != 1 {
+		if unused := ipam.CompareRecords(report.MarkedRecords, nil, ipamtest.Installation).Unused; len(unused) != 1 {
 			w.Errorf("if no Service has it: %v", unused)
 		}
 		w.checkOneRecord(w.allocate(s, r), r.Objection)
@@ -447,7 +448,7 @@ func TestFaultNotCompleted(t *testing.T) {
 	w.prefix(w.v4, nil)
 	for _, r := range []ipam.Request{request("web"), requestOf("web", w.addr(9))} {
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {Denied: []string{"PATCH ip-addresses"}}})
-		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), r)
+		_, err := w.connect(w.config(), ipamtest.Installation).Allocate(t.Context(), r)
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {}})
 		w.checkReason(err, v1.ReasonIPAMRefused)
 		if records := w.recordsIn(); len(records) != 0 ||

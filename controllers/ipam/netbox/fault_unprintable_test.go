@@ -44,7 +44,7 @@ func TestAttackUnprintableAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFake(t, fake.V46, fake.TokenV2)
 			w.prefix(w.v4, nil)
-			s := w.connect(w.config(), ipamtest.Cluster)
+			s := w.connect(w.config(), ipamtest.Installation)
 			w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {
 				if r.Method == http.MethodPost {
 					send(t, rw, answer.status, answer.body)
@@ -63,15 +63,15 @@ func TestAttackUnprintableAnswer(t *testing.T) {
 	t.Run("records", func(t *testing.T) {
 		w := newFake(t, fake.V46, fake.TokenV2)
 		w.prefix(w.v4, nil)
-		s := w.connect(w.config(), ipamtest.Cluster)
-		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster)
+		s := w.connect(w.config(), ipamtest.Installation)
+		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Installation)
 		record := func(n int, description string) object {
 			return object{
 				"id": n, "address": address(w.v4, n), "status": object{"value": nasty}, "role": object{"value": nasty},
 				"description": description,
 			}
 		}
-		forged := ipam.MarksOfCluster(ipamtest.Cluster) + nasty + "/uid/" + w.addr(99).String() // the copy of a record
+		forged := ipam.MarkPrefix(ipamtest.Installation) + nasty + "/uid/" + w.addr(99).String() // the copy of a record
 		w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {
 			isAsked := r.URL.Path == addresses && r.URL.Query().Has("description__isw")
 			if isAsked {
@@ -84,10 +84,10 @@ func TestAttackUnprintableAnswer(t *testing.T) {
 		}, nil)
 		report, err := ipamtest.Inspect(t.Context(), s)
 		w.fake.SetFaults(nil, nil)
-		if err != nil || len(report.OwnRecords) != 2 {
+		if err != nil || len(report.MarkedRecords) != 2 {
 			t.Fatalf("got %+v, %v", report, err)
 		}
-		for _, r := range report.OwnRecords {
+		for _, r := range report.MarkedRecords {
 			checkText(t, r.Address.String(), r.Difference)
 		}
 	})

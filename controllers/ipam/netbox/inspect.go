@@ -53,7 +53,7 @@ func (s *System) BeginInspection() ipam.Inspection {
 }
 
 func (s *System) inspectByTenant(ctx context.Context) (*ipam.Report, error) {
-	records, err := s.recordsMarked(ctx, ipam.MarksOfCluster(s.cluster))
+	records, err := s.recordsMarked(ctx, ipam.MarkPrefix(s.installationID))
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (s *System) inspectByTenant(ctx context.Context) (*ipam.Report, error) {
 
 // next does one part of the inspection.
 func (i *inspection) next(ctx context.Context) (*ipam.Report, error) {
-	i.lookup.left = partRequests
+	i.lookup.requestsLeft = partRequests
 	hasPools, err := i.lookUpPools(ctx)
 	if err != nil || !hasPools {
 		return nil, err
@@ -71,7 +71,8 @@ func (i *inspection) next(ctx context.Context) (*ipam.Report, error) {
 	if err != nil || !areCounted {
 		return nil, err
 	}
-	if i.arePoolsOthers() { // an allocation has found that they have changed
+	i.restorePools()
+	if i.havePoolsChanged() { // an allocation has found that they have changed
 		*i = inspection{system: i.system, lookup: newLookup()}
 		return nil, nil //nolint:nilnil // the inspection begins anew
 	}
@@ -96,12 +97,12 @@ func (i *inspection) lookUpPools(ctx context.Context) (bool, error) {
 // countRecords counts what is recorded in some of the pools, and reports whether that is known of all.
 func (i *inspection) countRecords(ctx context.Context) (bool, error) {
 	for len(i.counted) < len(i.pools) {
-		if i.lookup.left <= 0 {
+		if i.lookup.requestsLeft <= 0 {
 			return false, nil
 		}
 		p := &i.pools[len(i.counted)]
-		i.lookup.left -= 1 + len(p.addrs.Prefixes())/maxAddressesPerQuery
-		counted, err := i.system.reportOf(ctx, p)
+		i.lookup.requestsLeft -= 1 + len(p.addrs.Prefixes())/maxAddressesPerQuery
+		counted, err := i.system.countedRange(ctx, p)
 		if err != nil {
 			return false, err
 		}
@@ -110,11 +111,16 @@ func (i *inspection) countRecords(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// arePoolsOthers reports whether the group's pools have been looked up meanwhile, and are others.
-func (i *inspection) arePoolsOthers() bool {
-	if i.system.pools == nil { // they are to be looked up again: those of the inspection are new enough
+// restorePools gives the System the pools of the inspection if it is to look them up again: those of the
+// inspection are new enough.
+func (i *inspection) restorePools() {
+	if i.system.pools == nil {
 		i.system.pools = slices.Clone(i.pools)
 	}
+}
+
+// havePoolsChanged reports whether the group's pools have been looked up meanwhile, and are others.
+func (i *inspection) havePoolsChanged() bool {
 	return !slices.EqualFunc(i.system.pools, i.pools, func(p, q pool) bool {
 		return p.path == q.path && p.addrs == q.addrs && p.subnet == q.subnet && p.vrf == q.vrf
 	})
@@ -133,7 +139,7 @@ func (i *inspection) inspectMoreRecords(ctx context.Context) (*ipam.Report, erro
 		}
 		return nil, err
 	}
-	records, err := s.recordsMarked(ctx, ipam.MarksOfCluster(s.cluster))
+	records, err := s.recordsMarked(ctx, ipam.MarkPrefix(s.installationID))
 	if err != nil {
 		return nil, err
 	}
@@ -172,17 +178,17 @@ func (s *System) addRecords(report *ipam.Report, records []ipAddress, older map[
 		case o.isCopy():
 			r.Difference = fmt.Sprintf("the record with the id %d has the mark of %s, which is for %s: somebody has copied "+
 				"that record, and the copy is not PureLB's",
-				o.ID, textlimit.Shorten(ipam.DescribeMark(owner, s.cluster), maxQuoted), of)
+				o.ID, textlimit.Shorten(ipam.DescribeMark(owner, s.installationID), maxQuoted), of)
 		case !isOfGroup:
 			r.Difference = fmt.Sprintf("the record with the id %d is that of %s, which does not have the address, and no "+
 				"ServiceGroup takes addresses from there: delete the record in NetBox",
-				o.ID, textlimit.Shorten(ipam.DescribeMark(owner, s.cluster), maxQuoted))
+				o.ID, textlimit.Shorten(ipam.DescribeMark(owner, s.installationID), maxQuoted))
 		case !of.IsValid(): // it is to be completed
 			r.IsForeign = false
 		default:
 			r.Mark, r.IsForeign, r.Difference = owner, false, s.difference(o, older[o.ID])
 		}
-		report.OwnRecords = append(report.OwnRecords, r)
+		report.MarkedRecords = append(report.MarkedRecords, r)
 	}
 }
 
@@ -207,7 +213,7 @@ func (s *System) olderRecords(ctx context.Context, records []ipAddress) (map[int
 			first := lowestID(slices.DeleteFunc(slices.Clone(all), func(other ipAddress) bool {
 				return other.addr() != o.addr() || other.vrfID() != o.vrfID()
 			}))
-			if first != nil && first.ID < o.ID && !first.isRecordOf(s.cluster) {
+			if first != nil && first.ID < o.ID && !first.isRecordOf(s.installationID) {
 				older[o.ID] = first.ID
 			}
 		}
@@ -291,9 +297,9 @@ func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.
 	subnets := map[netip.Addr]netip.Prefix{}
 	isOurs := map[netip.Addr]bool{}
 	for _, o := range slices.Concat(free, records) {
-		if a := o.addr(); a.IsValid() && (s.isFree(&o) || s.hasAddress(&o) && o.isRecordOf(s.cluster)) {
+		if a := o.addr(); a.IsValid() && (s.isFree(&o) || s.hasAddress(&o) && o.isRecordOf(s.installationID)) {
 			subnets[a] = o.subnet()
-			isOurs[a] = o.isRecordOf(s.cluster)
+			isOurs[a] = o.isRecordOf(s.installationID)
 		}
 	}
 	report.Ranges = rangesOf(subnets)

@@ -40,9 +40,9 @@ func (s *System) descriptionWithMark(owner ipam.Owner, a netip.Addr, before *ipA
 // markAt returns the owner's mark for an address.
 func (s *System) markAt(owner ipam.Owner, a netip.Addr) string {
 	if !a.IsValid() {
-		return owner.Mark(s.cluster)
+		return owner.Mark(s.installationID)
 	}
-	return owner.Mark(s.cluster) + addressSeparator + a.String()
+	return owner.Mark(s.installationID) + addressSeparator + a.String()
 }
 
 // mark returns the owner's mark, and the address that it is for, which is not valid if the
@@ -65,8 +65,8 @@ func (a *ipAddress) isCopy() bool {
 }
 
 // isRecordOf reports whether the address is recorded as that of an owner of the cluster.
-func (a *ipAddress) isRecordOf(cluster types.UID) bool {
-	return strings.HasPrefix(a.Description, ipam.MarksOfCluster(cluster)) && !a.isCopy()
+func (a *ipAddress) isRecordOf(installationID types.UID) bool {
+	return strings.HasPrefix(a.Description, ipam.MarkPrefix(installationID)) && !a.isCopy()
 }
 
 // isRecordOfOwner reports whether the address is recorded as that of the owner with a mark.
@@ -78,7 +78,7 @@ func (a *ipAddress) isRecordOfOwner(mark string) bool {
 // isMarked reports whether the description begins with a mark, of any cluster and for any
 // address.
 func (a *ipAddress) isMarked() bool {
-	return strings.HasPrefix(a.Description, ipam.MarksOfCluster("")[:len("purelb ")])
+	return strings.HasPrefix(a.Description, ipam.MarkPrefix("")[:len("purelb ")])
 }
 
 // ownDescription returns the description without the mark.

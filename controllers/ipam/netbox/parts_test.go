@@ -49,7 +49,7 @@ func TestInspectionInParts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFake(t, fake.V46, fake.TokenV2)
 			config, prefixes := w.largeGroup(isBySelector)
-			s := w.connect(config, ipamtest.Cluster)
+			s := w.connect(config, ipamtest.Installation)
 			const owners = 60 // more than one query names
 			recorded := map[netip.Addr]bool{}
 			for n := range owners {
@@ -88,7 +88,7 @@ func TestInspectionInParts(t *testing.T) {
 				t.Errorf("%d pools, problems %v", len(report.Ranges), report.Problems)
 			}
 			got := map[netip.Addr]bool{}
-			for _, r := range report.OwnRecords {
+			for _, r := range report.MarkedRecords {
 				if got[r.Address] = true; r.IsForeign || r.Difference != "" || !recorded[r.Address] {
 					t.Errorf("record: %+v", r)
 				}
@@ -113,7 +113,7 @@ func TestInspectionOfChangedPools(t *testing.T) {
 		ids = append(ids, w.prefix(p, object{"tags": []object{{"slug": source.Selector.Tag}}}))
 	}
 	config.Sources[allocation.IPv4] = source
-	s := w.connect(config, ipamtest.Cluster)
+	s := w.connect(config, ipamtest.Installation)
 	for n := range 2 { // all that the first prefix has
 		w.allocate(s, numbered(n))
 	}
@@ -137,7 +137,7 @@ func TestInspectionOfChangedPools(t *testing.T) {
 		if got := report.Ranges[0].Subnet; got != extended || len(report.Ranges) != 10 {
 			t.Errorf("%d pools, the first is %s", len(report.Ranges), got)
 		}
-		for _, r := range report.OwnRecords {
+		for _, r := range report.MarkedRecords {
 			if r.IsForeign {
 				t.Errorf("record: %+v", r)
 			}

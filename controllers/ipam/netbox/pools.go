@@ -53,8 +53,8 @@ type lookup struct {
 	// named are the prefixes and ranges found by each name, and selected by each selector.
 	named    map[string][]pool
 	selected map[allocation.Family][]pool
-	// left is how much may still be asked for in this part.
-	left int
+	// requestsLeft is how much may still be asked for in this part.
+	requestsLeft int
 }
 
 // selection is the query of a selector, or why there is none.
@@ -78,10 +78,10 @@ func lookedUp[K comparable, V any](l *lookup, known map[K]V, key K, ask func() (
 		return v, nil
 	}
 	var none V
-	if l.left <= 0 {
+	if l.requestsLeft <= 0 {
 		return none, errPartDone
 	}
-	l.left--
+	l.requestsLeft--
 	v, err := ask()
 	if err == nil {
 		known[key] = v
@@ -97,7 +97,7 @@ func (s *System) lookUpPools(ctx context.Context, l *lookup) (problems []string,
 		return nil, err
 	}
 	pools = slices.DeleteFunc(pools, func(p pool) bool {
-		err := allocation.RefuseRange(p.addrs)
+		err := allocation.CheckRange(p.addrs)
 		if err != nil {
 			problems = append(problems, err.Error())
 		}
@@ -111,7 +111,7 @@ func (s *System) lookUpPools(ctx context.Context, l *lookup) (problems []string,
 		pools = pools[:maxPools]
 	}
 	s.pools = pools
-	maps.DeleteFunc(s.unavailable, func(path string, _ *unavailableAddresses) bool {
+	maps.DeleteFunc(s.poolHistories, func(path string, _ *poolHistory) bool {
 		return !slices.ContainsFunc(pools, func(p pool) bool { return p.path == path })
 	})
 	return problems, nil
@@ -348,8 +348,8 @@ func (s *System) availableAddresses(ctx context.Context, p *pool) ([]netip.Addr,
 	return addrs, nil
 }
 
-// reportOf counts what is recorded of a pool.
-func (s *System) reportOf(ctx context.Context, p *pool) (ipam.Range, error) {
+// countedRange returns the range of a pool, with how many of its addresses are recorded.
+func (s *System) countedRange(ctx context.Context, p *pool) (ipam.Range, error) {
 	out := ipam.Range{Addrs: p.addrs, Subnet: p.subnet}
 	for some := range slices.Chunk(p.addrs.Prefixes(), maxAddressesPerQuery) {
 		query := url.Values{"vrf_id": {vrfParameter(p.vrf)}}

@@ -26,11 +26,11 @@ func TestRefusedPool(t *testing.T) {
 		}
 		w.prefix(special, object{"tags": []object{{"slug": tag}}})
 		w.prefix(w.v4, object{"tags": []object{{"slug": tag}}})
-		if a := w.allocate(w.connect(w.tagged(tag), ipamtest.Cluster), request("web")); a != w.addr(1) {
+		if a := w.allocate(w.connect(w.tagged(tag), ipamtest.Installation), request("web")); a != w.addr(1) {
 			w.Errorf("got %s", a)
 			w.deleteAddresses(special)
 		}
-		s := w.connect(w.tagged(tag), ipamtest.Cluster)
+		s := w.connect(w.tagged(tag), ipamtest.Installation)
 		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil || len(report.Ranges) != 1 || len(report.Problems) != 1 ||
 			!strings.Contains(report.Problems[0], "127.0.0.0/8 (loopback)") {
@@ -58,7 +58,7 @@ func TestRecordedOfRange(t *testing.T) {
 		config.Sources = map[allocation.Family]allocation.NetboxSource{
 			allocation.FamilyOf(row.first): {Ranges: []netipx.IPRange{netipx.IPRangeFrom(row.first, row.last)}},
 		}
-		s := w.connect(config, ipamtest.Cluster)
+		s := w.connect(config, ipamtest.Installation)
 		recorded := func(want int64) {
 			t.Helper()
 			report, err := ipamtest.Inspect(t.Context(), s)
@@ -85,7 +85,7 @@ func TestAttackDescriptionOfOthers(t *testing.T) {
 				object{"address": address(w.v4, 9), "description": "vault, rack 7", "dns_name": "vault.example"},
 			).want(w, http.StatusCreated).object,
 		)
-		got := w.refusal(w.connect(w.config(), ipamtest.Cluster), requestOf("web", w.addr(9)), v1.ReasonAddressInUse)
+		got := w.refusal(w.connect(w.config(), ipamtest.Installation), requestOf("web", w.addr(9)), v1.ReasonAddressInUse)
 		if want := fmt.Sprintf("%s is recorded in NetBox URL already: id %d", w.addr(9), id); got != want {
 			w.Errorf("got  %s\nwant %s", got, want)
 		}

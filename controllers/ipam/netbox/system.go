@@ -22,26 +22,28 @@ import (
 
 // System is a NetBox, with the addresses that one ServiceGroup takes from it.
 type System struct {
-	client  *client
-	config  *allocation.Netbox
-	cluster types.UID
+	client         *client
+	config         *allocation.Netbox
+	installationID types.UID
 	// pools are those found last, or nil: they are looked up again.
 	pools []pool
-	// unavailable are what is remembered of the pools that have refused addresses, by their paths: it
-	// says what to try first. lastTurn is the last turn in it.
-	unavailable map[string]*unavailableAddresses
-	lastTurn    int
+	// poolHistories are what is remembered of pools, by their paths: they say what to try first.
+	// lastTurn is the last turn in them.
+	poolHistories map[string]*poolHistory
+	lastTurn      int
 }
 
 var _ ipam.System = (*System)(nil)
 
 // NewSystem returns the NetBox that config names. It sends nothing.
-func NewSystem(config *allocation.Netbox, token string, cluster types.UID, o Options) (*System, error) {
+func NewSystem(config *allocation.Netbox, token string, installationID types.UID, o Options) (*System, error) {
 	c, err := newClient(config.URL, token, config.CABundle, o)
 	if err != nil {
 		return nil, err
 	}
-	return &System{client: c, config: config, cluster: cluster, unavailable: map[string]*unavailableAddresses{}}, nil
+	return &System{
+		client: c, config: config, installationID: installationID, poolHistories: map[string]*poolHistory{},
+	}, nil
 }
 
 // Allocate records an address as the owner's.
@@ -79,7 +81,7 @@ func (s *System) allocate(ctx context.Context, r *ipam.Request) (netip.Addr, err
 	if r.Address.IsValid() {
 		return r.Address, s.recordRequested(ctx, r)
 	}
-	mark := r.Owner.Mark(s.cluster)
+	mark := r.Owner.Mark(s.installationID)
 	own, err := s.recordsMarked(ctx, mark)
 	if err != nil {
 		return netip.Addr{}, err
@@ -96,7 +98,7 @@ func (s *System) allocate(ctx context.Context, r *ipam.Request) (netip.Addr, err
 	}
 	slices.SortFunc(own, func(a, b ipAddress) int { return cmp.Compare(a.ID, b.ID) })
 	for i := range own { // an earlier request may have ended before it looked, or before it completed the record
-		if isSettled, err := s.settle(ctx, r.Owner, &own[i]); err != nil || isSettled {
+		if isCompleted, err := s.completeOrDelete(ctx, r.Owner, &own[i]); err != nil || isCompleted {
 			return own[i].addr(), err
 		}
 	}
@@ -109,7 +111,7 @@ func (s *System) ensurePools(ctx context.Context) error {
 		return nil
 	}
 	l := newLookup()
-	l.left = math.MaxInt
+	l.requestsLeft = math.MaxInt
 	problems, err := s.lookUpPools(ctx, l)
 	if err != nil {
 		return err
@@ -170,7 +172,7 @@ func (s *System) fields(o ipam.Owner, a netip.Addr, before *ipAddress) map[strin
 		fields["dns_name"] = name
 	}
 	if s.config.IsByTenant() && before != nil {
-		description, comments := before.keep(s.markAt(o, a), name != "")
+		description, comments := before.descriptionAndComments(s.markAt(o, a), name != "")
 		fields["description"] = description
 		if comments != before.Comments {
 			fields["comments"] = comments
@@ -210,7 +212,7 @@ func (s *System) release(ctx context.Context, a netip.Addr) error {
 	}
 	for i := range records {
 		// The prefix may have left the group, or NetBox: the record has to go all the same.
-		if o := &records[i]; o.isRecordOf(s.cluster) {
+		if o := &records[i]; o.isRecordOf(s.installationID) {
 			err = cmp.Or(err, s.releaseRecord(ctx, o))
 		}
 	}
@@ -243,7 +245,7 @@ func (s *System) releaseRecordOf(ctx context.Context, owner string, id int64) er
 		return s.delete(ctx, id, got.etag)
 	}
 	fields := map[string]any{"description": o.originalDescription()}
-	k, comments := o.kept()
+	k, comments := o.savedFields()
 	if comments != o.Comments {
 		fields["comments"] = comments
 	}

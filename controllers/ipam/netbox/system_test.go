@@ -39,10 +39,10 @@ func TestConformance(t *testing.T) {
 						family = allocation.IPv6
 					}
 					return ipamtest.Fixture{Family: family, Outside: outside,
-						Connect: func(t *testing.T, cluster types.UID) ipam.System {
+						Connect: func(t *testing.T, installationID types.UID) ipam.System {
 							other := *w
 							other.T = t
-							return other.connect(config, cluster)
+							return other.connect(config, installationID)
 						}}
 				})
 			})
@@ -164,18 +164,18 @@ func TestRecordedFields(t *testing.T) {
 		config := w.config()
 		config.Tenant, config.Tags, config.Status, config.DNSName = w.named(tenants), []string{w.named(tags)}, "reserved",
 			"{{.Name}}.{{.Namespace}}.lb.example"
-		got := w.recordAt(w.allocate(w.connect(config, ipamtest.Cluster), request("web")))
+		got := w.recordAt(w.allocate(w.connect(config, ipamtest.Installation), request("web")))
 		for path, want := range map[string]any{
 			"status.value": "reserved", "role.value": "vip", "tenant.slug": w.id, "dns_name": "web.test.lb.example",
-			"description": ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster) + "/" + w.addr(1).String(),
+			"description": ipamtest.NewOwner("web", 0).Mark(ipamtest.Installation) + "/" + w.addr(1).String(),
 			"address":     address(w.v4, 1),
 		} {
 			if value := at(got, path); value != want {
 				w.Errorf("%s: got %v, want %v", path, value, want)
 			}
 		}
-		report, err := ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
-		if err != nil || len(report.OwnRecords) != 1 || report.OwnRecords[0].Difference != "" {
+		report, err := ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Installation))
+		if err != nil || len(report.MarkedRecords) != 1 || report.MarkedRecords[0].Difference != "" {
 			w.Errorf("inspect: %+v %v", report, err)
 		}
 		// Somebody edits the record.
@@ -183,10 +183,10 @@ func TestRecordedFields(t *testing.T) {
 			http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(got)),
 			object{"status": "deprecated", "tags": []object{}, "role": "anycast", "tenant": nil},
 		).want(w, http.StatusOK)
-		report, err = ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
+		report, err = ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Installation))
 		want := "its status is deprecated, and not reserved, its role is anycast, and not vip, it is not of tenant " + w.id +
 			", it has no tag " + w.id
-		if err != nil || len(report.OwnRecords) != 1 || report.OwnRecords[0].Difference != want {
+		if err != nil || len(report.MarkedRecords) != 1 || report.MarkedRecords[0].Difference != want {
 			w.Errorf("inspect: got %+v %v, want %s", report, err, want)
 		}
 	})
@@ -199,11 +199,11 @@ func TestChangedSettingsLeaveRecords(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)
 	config, tag, tenant := w.config(), w.named(tags), w.named(tenants)
-	a := w.allocate(w.connect(config, ipamtest.Cluster), request("web"))
+	a := w.allocate(w.connect(config, ipamtest.Installation), request("web"))
 	before := w.recordAt(a)
 	config.Status, config.Role, config.Tenant, config.Tags = "reserved", "anycast", tenant, []string{tag}
 	config.DNSName = "{{.Name}}.lb.example"
-	s := w.connect(config, ipamtest.Cluster)
+	s := w.connect(config, ipamtest.Installation)
 	var changes []string
 	w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet {
@@ -213,10 +213,10 @@ func TestChangedSettingsLeaveRecords(t *testing.T) {
 	}, nil)
 	difference := func() string {
 		report, err := ipamtest.Inspect(t.Context(), s)
-		if err != nil || len(report.OwnRecords) != 1 {
+		if err != nil || len(report.MarkedRecords) != 1 {
 			t.Fatalf("inspect: %+v %v", report, err)
 		}
-		return report.OwnRecords[0].Difference
+		return report.MarkedRecords[0].Difference
 	}
 	want := "its status is active, and not reserved, its role is vip, and not anycast, " +
 		"it is not of tenant " + tenant + ", it has no tag " + tag
@@ -301,9 +301,8 @@ func TestRefusals(t *testing.T) {
 			w.Run(row.name, func(t *testing.T) {
 				inner := *w
 				inner.T = t
-				if got := inner.refusal(inner.connect(row.config, ipamtest.Cluster), row.request, row.reason); !strings.HasPrefix(
-					got, row.want,
-				) {
+				s := inner.connect(row.config, ipamtest.Installation)
+				if got := inner.refusal(s, row.request, row.reason); !strings.HasPrefix(got, row.want) {
 					t.Errorf("got  %s\nwant %s…", got, row.want)
 				}
 			})
@@ -323,14 +322,14 @@ func TestPrefixInTwoVRFs(t *testing.T) {
 		config := w.config()
 		config.Sources[allocation.IPv4] = allocation.NetboxSource{Prefixes: []netip.Prefix{w.v4}}
 		want := fmt.Sprintf(`NetBox has 2 of prefix %s: say which one by selector.vrf ("global" for that in no VRF)`, w.v4)
-		if got := w.refusal(w.connect(config, ipamtest.Cluster), request("web"), v1.ReasonIPAMRefused); got != want {
+		if got := w.refusal(w.connect(config, ipamtest.Installation), request("web"), v1.ReasonIPAMRefused); got != want {
 			w.Errorf("got  %s\nwant %s", got, want)
 		}
 		for name, wantVRF := range map[string]int64{w.id: vrf, allocation.NetboxVRFGlobal: 0} {
 			config.Sources[allocation.IPv4] = allocation.NetboxSource{
 				Prefixes: []netip.Prefix{w.v4}, Selector: v1.NetboxSelector{VRF: name},
 			}
-			s := w.connect(config, ipamtest.Cluster)
+			s := w.connect(config, ipamtest.Installation)
 			a := w.allocate(s, request("web"))
 			query := "&vrf_id=null"
 			if wantVRF != 0 {
@@ -366,7 +365,7 @@ func TestSelector(t *testing.T) {
 		)
 		config := w.config()
 		config.Sources[allocation.IPv4] = allocation.NetboxSource{Selector: v1.NetboxSelector{Tag: tag}}
-		report, err := ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
+		report, err := ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Installation))
 		if err != nil || len(report.Ranges) != 2 || report.Ranges[0].Addrs != netipx.RangeOfPrefix(low) ||
 			report.Ranges[1].Addrs != netipx.IPRangeFrom(w.addr(70), w.addr(75)) {
 			w.Fatalf("got %+v, %v", report, err)
@@ -382,7 +381,7 @@ func TestSelector(t *testing.T) {
 func TestDuplicateOfAnother(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		w.prefix(w.v4, nil)
-		s := w.connect(w.config(), ipamtest.Cluster)
+		s := w.connect(w.config(), ipamtest.Installation)
 		a := w.allocate(s, request("web"))
 		// Another program creates the same address with the same role.
 		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 1), "role": "vip", "description": "keepalived"}).
@@ -410,8 +409,8 @@ func TestDuplicateOfAnother(t *testing.T) {
 func TestOwnDuplicates(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		w.prefix(w.v4, nil)
-		s := w.connect(w.config(), ipamtest.Cluster)
-		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster)
+		s := w.connect(w.config(), ipamtest.Installation)
+		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Installation)
 		for range 2 {
 			w.send(http.MethodPost, addresses, object{"address": address(w.v4, 7), "role": "vip", "description": mark}).want(
 				w, http.StatusCreated,
@@ -434,17 +433,17 @@ func TestReservedForTenant(t *testing.T) {
 				w, http.StatusOK,
 			)
 		}
-		s := w.connect(config, ipamtest.Cluster)
+		s := w.connect(config, ipamtest.Installation)
 		a := w.allocate(s, request("web"))
 		got := w.recordAt(a)
-		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster)
+		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Installation)
 		if a != w.addr(5) || at(got, "status.value") != "active" ||
 			got["description"] != mark+"/"+a.String()+" | first of the lot" || got["role"] != nil {
 			w.Errorf("allocated: %v", got)
 		}
 		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil || len(report.Ranges) != 1 || report.Ranges[0].Addrs != netipx.IPRangeFrom(w.addr(5), w.addr(11)) ||
-			report.Ranges[0].Recorded != 1 || report.OwnRecords[0].Mark != mark {
+			report.Ranges[0].Recorded != 1 || report.MarkedRecords[0].Mark != mark {
 			w.Errorf("inspect: %+v %v", report, err)
 		}
 		if err := s.Release(w.Context(), a); err != nil {
@@ -470,7 +469,7 @@ func TestManyRecords(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.fake.MaxPageSize = 20
 	w.prefix(w.v4, nil)
-	s := w.connect(w.config(), ipamtest.Cluster)
+	s := w.connect(w.config(), ipamtest.Installation)
 	for n := range 90 {
 		r := request("web")
 		r.Owner.Name = fmt.Sprint("web", n)
@@ -478,8 +477,8 @@ func TestManyRecords(t *testing.T) {
 		w.allocate(s, r)
 	}
 	report, err := ipamtest.Inspect(w.Context(), s)
-	if err != nil || len(report.OwnRecords) != 90 || report.Ranges[0].Recorded != 90 {
-		t.Errorf("got %d records, %v", len(report.OwnRecords), err)
+	if err != nil || len(report.MarkedRecords) != 90 || report.Ranges[0].Recorded != 90 {
+		t.Errorf("got %d records, %v", len(report.MarkedRecords), err)
 	}
 }
 
@@ -488,7 +487,7 @@ func TestManyRecords(t *testing.T) {
 func TestRequestsInSpiteOfObjection(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)
-	s := w.connect(w.config(), ipamtest.Cluster)
+	s := w.connect(w.config(), ipamtest.Installation)
 	if _, err := ipamtest.Inspect(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -536,7 +535,7 @@ func TestRequestsInSpiteOfObjection(t *testing.T) {
 func TestChoiceAfterObjection(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)
-	s := w.connect(w.config(), ipamtest.Cluster)
+	s := w.connect(w.config(), ipamtest.Installation)
 	posted := w.refuseAddresses(func(netip.Addr) bool { return false }, false)
 	allocate := func(n byte) []string {
 		r := request("web")
@@ -564,7 +563,7 @@ func TestRequestsOfAComparison(t *testing.T) {
 	w.prefix(w.v6, nil)
 	config := w.config()
 	config.Sources[allocation.IPv6] = allocation.NetboxSource{Prefixes: []netip.Prefix{w.v6}}
-	s := w.connect(config, ipamtest.Cluster)
+	s := w.connect(config, ipamtest.Installation)
 	before := w.fake.Requests()
 	if _, err := ipamtest.Inspect(t.Context(), s); err != nil {
 		t.Fatal(err)

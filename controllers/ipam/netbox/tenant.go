@@ -18,10 +18,10 @@ import (
 // statusReserved is what a tenant's free addresses have.
 const statusReserved = "reserved"
 
-// settleTime is how long after taking an address it is looked at again where NetBox has no
+// recheckDelay is how long after taking an address it is looked at again where NetBox has no
 // conditional changes (before 4.6): somebody who has seen it free at the same moment has
 // changed it by then.
-const settleTime = 300 * time.Millisecond
+const recheckDelay = 300 * time.Millisecond
 
 // listFree lists the tenant's free addresses.
 func (s *System) listFree(ctx context.Context) ([]ipAddress, error) {
@@ -50,7 +50,7 @@ func (s *System) takeFree(ctx context.Context, r *ipam.Request) (netip.Addr, err
 			return o.addr(), nil
 		}
 	}
-	return netip.Addr{}, s.exhausted(r.Family, "no reserved address of tenant "+s.config.Tenant)
+	return netip.Addr{}, s.exhaustedError(r.Family, "no reserved address of tenant "+s.config.Tenant)
 }
 
 // isFree reports whether an address is the tenant's, and reserved.
@@ -77,13 +77,13 @@ func (s *System) markAsOwned(
 	if err != nil || got.etag != "" {
 		return err == nil, err
 	}
-	if s.client.options.Tasks.Wait(ctx, settleTime) == tasks.Ended {
+	if s.client.options.Tasks.Wait(ctx, recheckDelay) == tasks.Ended {
 		return false, ctx.Err()
 	}
 	if _, err := s.client.sendOnce(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o); err != nil {
 		return false, err
 	}
-	return o.isRecordOfOwner(owner.Mark(s.cluster)), nil
+	return o.isRecordOfOwner(owner.Mark(s.installationID)), nil
 }
 
 // takeRequested makes a requested address of the tenant the owner's.
@@ -99,20 +99,20 @@ func (s *System) takeRequested(ctx context.Context, r *ipam.Request) error {
 	first := lowestID(records)
 	if first == nil {
 		return &ipam.Error{
-			Reason:  v1.ReasonAddressOutsidePool,
+			Reason:  v1.ReasonAddressOutsidePools,
 			Message: fmt.Sprintf("%s is not an address of tenant %s in NetBox %s", r.Address, s.config.Tenant, s.client.base),
 		}
 	}
-	if first.isRecordOfOwner(r.Owner.Mark(s.cluster)) && !s.isFree(first) {
+	if first.isRecordOfOwner(r.Owner.Mark(s.installationID)) && !s.isFree(first) {
 		return nil
 	}
 	isTaken, err := s.markAsOwned(ctx, r.Owner, first.ID, func(o *ipAddress) bool {
 		// What a Service shows already, an earlier PureLB has taken without a mark.
-		return s.isFree(o) || o.isRecordOf(s.cluster) ||
+		return s.isFree(o) || o.isRecordOf(s.installationID) ||
 			r.IsShown && !o.isMarked() && o.Status != nil && o.Status.Value == s.config.Status
 	})
 	if err == nil && !isTaken {
-		err = s.inUse(r.Address, first)
+		err = s.inUseError(r.Address, first)
 	}
 	return err
 }

@@ -276,9 +276,9 @@ func (w *world) config() *allocation.Netbox {
 }
 
 // connect returns a connection to NetBox for a group.
-func (w *world) connect(config *allocation.Netbox, cluster types.UID) *netbox.System {
+func (w *world) connect(config *allocation.Netbox, installationID types.UID) *netbox.System {
 	w.Helper()
-	s, err := netbox.NewSystem(config, w.token, cluster, netbox.Options{Now: time.Now})
+	s, err := netbox.NewSystem(config, w.token, installationID, netbox.Options{Now: time.Now})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -132,8 +132,8 @@ func (r *rest) checkPresence() {
 
 // waitReasons are the reasons for which a Service may be without an address.
 var waitReasons = []string{
-	v1.ReasonExhausted, v1.ReasonAddressInUse, v1.ReasonAddressOutsidePool, v1.ReasonPortConflict, v1.ReasonSharingRefused,
-	v1.ReasonGroupNotReady,
+	v1.ReasonExhausted, v1.ReasonAddressInUse, v1.ReasonAddressOutsidePools, v1.ReasonPortConflict,
+	v1.ReasonSharingRefused, v1.ReasonGroupNotReady,
 }
 
 func (r *rest) checkService(svc Service) {

@@ -48,7 +48,7 @@ func TestReservedKeepsFields(t *testing.T) {
 				path := fmt.Sprintf("%s%d/", addresses, idOf(w.recordAt(w.addr(5))))
 				before := object{"description": row.description, "dns_name": row.dnsName, "comments": row.comments}
 				w.send(http.MethodPatch, path, before).want(w, http.StatusOK)
-				s := w.connect(config, ipamtest.Cluster)
+				s := w.connect(config, ipamtest.Installation)
 				a := w.allocate(s, request("web"))
 				if row.whileUsed != nil {
 					used, change := w.recordAt(a), object{}
@@ -62,7 +62,7 @@ func TestReservedKeepsFields(t *testing.T) {
 					w.Fatalf("got %s", b)
 				}
 				used := w.recordAt(a)
-				if want := ipamtest.NewOwner("another-one", 0).Mark(ipamtest.Cluster) + "/" +
+				if want := ipamtest.NewOwner("another-one", 0).Mark(ipamtest.Installation) + "/" +
 					a.String(); !strings.HasPrefix(fmt.Sprint(used["description"]), want) || at(used, "status.value") != "active" {
 					w.Errorf("in use: %v", used)
 				}
@@ -100,7 +100,7 @@ func TestReservedWithoutRoom(t *testing.T) {
 		"description": "of the lab",
 	}
 	w.create(addresses, fields)
-	s := w.connect(config, ipamtest.Cluster)
+	s := w.connect(config, ipamtest.Installation)
 	for length := 1; length <= 100; length++ {
 		r := request(strings.Repeat("n", length))
 		r.Family = allocation.IPv6

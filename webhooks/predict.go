@@ -18,13 +18,13 @@ func PredictAdmission(
 ) (admission.Warnings, error) {
 	switch object := after.(type) {
 	case *v1.ServiceGroup:
-		return validate(ctx, &serviceGroups{reader: reader, Options: o}, before, object)
+		return validate(ctx, &serviceGroupValidator{reader: reader, Options: o}, before, object)
 	case *v1.LBNodeAgent:
-		return validate(ctx, &lbNodeAgents{reader: reader, apiReader: reader, Options: o}, before, object)
+		return validate(ctx, &lbNodeAgentValidator{reader: reader, apiReader: reader, Options: o}, before, object)
 	case *v1.BGPPeer:
-		return validate(ctx, &bgpPeers{reader: reader, Options: o}, before, object)
+		return validate(ctx, &bgpPeerValidator{reader: reader, Options: o}, before, object)
 	case *corev1.Service:
-		return validate(ctx, &services{reader: reader, Options: o}, before, object)
+		return validate(ctx, &serviceValidator{reader: reader, Options: o}, before, object)
 	}
 	return nil, nil
 }

@@ -14,17 +14,17 @@ func TestLookSoon(t *testing.T) {
 		failure *Error
 		want    bool
 	}{
-		{"compared a minute ago", checkAfter, nil, false},
-		{"compared more than a minute ago", checkAfter + 1, nil, true},
+		{"compared a minute ago", minSyncInterval, nil, false},
+		{"compared more than a minute ago", minSyncInterval + 1, nil, true},
 		{"the last comparison has failed", time.Hour, errNoAnswer, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)
 			g := c.groups[group1]
-			g.look.dueAt = c.now.Add(time.Hour)
-			g.observation.SyncedAt, g.failure = c.now.Add(-row.synced), row.failure
-			g.hastenLookIfOld(c.now)
-			if isDue := c.isDue(&g.look); isDue != row.want {
+			g.comparisonSchedule.dueAt = c.now.Add(time.Hour)
+			g.observation.SyncedAt, g.comparisonFailure = c.now.Add(-row.synced), row.failure
+			g.hastenComparisonIfOld(c.now)
+			if isDue := c.isDue(&g.comparisonSchedule); isDue != row.want {
 				t.Errorf("compared at once: %v", isDue)
 			}
 		})

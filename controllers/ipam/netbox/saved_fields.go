@@ -5,31 +5,31 @@ import (
 	"strings"
 )
 
-// kept is what a tenant's address had before a Service got it, as far as the record has no room
+// savedFields are what a tenant's address had before a Service got it, as far as the record has no room
 // for it meanwhile: the description, if it does not fit behind the mark, and the DNS name, if
-// the Service's has taken its place. It stands in a line of the record's comments, and is put
+// the Service's has taken its place. They stand in a line of the record's comments, and are put
 // back when the address is reserved again.
-type kept struct {
+type savedFields struct {
 	Description string `json:"description,omitempty"`
 	DNSName     string `json:"dnsName,omitempty"`
 }
 
-// keptBegin begins the line, and paragraph is between the comments and the line.
+// savedFieldsPrefix begins the line, and paragraph is between the comments and the line.
 const (
-	keptBegin = "PureLB puts back: "
-	paragraph = "\n\n"
+	savedFieldsPrefix = "PureLB puts back: "
+	paragraph         = "\n\n"
 )
 
-// kept returns what is kept of an address, and the comments without it. A line that cannot be read
+// savedFields returns what is saved of an address, and the comments without it. A line that cannot be read
 // is left where it is.
-func (a *ipAddress) kept() (k kept, comments string) {
-	at := strings.Index("\n"+a.Comments, "\n"+keptBegin)
+func (a *ipAddress) savedFields() (k savedFields, comments string) {
+	at := strings.Index("\n"+a.Comments, "\n"+savedFieldsPrefix)
 	if at < 0 {
-		return kept{}, a.Comments
+		return savedFields{}, a.Comments
 	}
-	line, after, _ := strings.Cut(a.Comments[at+len(keptBegin):], "\n")
+	line, after, _ := strings.Cut(a.Comments[at+len(savedFieldsPrefix):], "\n")
 	if json.Unmarshal([]byte(line), &k) != nil {
-		return kept{}, a.Comments
+		return savedFields{}, a.Comments
 	}
 	k.Description = cutRunes(k.Description, maxDescription)
 	before := strings.TrimRight(a.Comments[:at], "\r\n") // what a browser sends has both
@@ -40,24 +40,24 @@ func (a *ipAddress) kept() (k kept, comments string) {
 	return k, before + after
 }
 
-// withKept returns comments that end in what is kept.
-func withKept(comments string, k kept) string {
-	if k == (kept{}) {
+// withSavedFields returns comments that end in saved fields.
+func withSavedFields(comments string, k savedFields) string {
+	if k == (savedFields{}) {
 		return comments
 	}
 	line, _ := json.Marshal(k) // texts can always be encoded
 	if comments != "" {
 		comments += paragraph
 	}
-	return comments + keptBegin + string(line)
+	return comments + savedFieldsPrefix + string(line)
 }
 
-// keep returns the description and the comments of an address of the tenant that becomes that of
+// descriptionAndComments returns the description and the comments of an address of the tenant that becomes that of
 // an owner with a mark. setsName says that the owner gets a DNS name.
-func (a *ipAddress) keep(mark string, setsName bool) (description, comments string) {
+func (a *ipAddress) descriptionAndComments(mark string, setsName bool) (description, comments string) {
 	original := a.originalDescription()
 	description, isWhole := withDescription(mark, original)
-	k, comments := a.kept()
+	k, comments := a.savedFields()
 	k.Description = ""
 	if !isWhole {
 		k.Description = original
@@ -68,14 +68,14 @@ func (a *ipAddress) keep(mark string, setsName bool) (description, comments stri
 			k.DNSName = a.DNSName
 		}
 	}
-	return description, withKept(comments, k)
+	return description, withSavedFields(comments, k)
 }
 
 // originalDescription returns the description that an address had before it got a mark, or has
 // got since then.
 func (a *ipAddress) originalDescription() string {
 	own := a.ownDescription()
-	k, _ := a.kept()
+	k, _ := a.savedFields()
 	if !a.isMarked() || k.Description == "" {
 		return own
 	}

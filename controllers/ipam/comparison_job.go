@@ -9,56 +9,56 @@ import (
 	"github.com/purelb/purelb-operator/internal/order"
 )
 
-// look compares what a system has with what Services hold. Each turn of the job does a part of the
+// runComparison compares what a system has with what Services hold. Each turn of the job does a part of the
 // inspection; the last one compares. The inspection is dropped if a part fails, and goes with the
 // state of the group when the group is configured otherwise.
-func (b *Broker) look(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+func (b *Broker) runComparison(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
 	var held map[netip.Addr][]Owner
 	j.hasAsked = true
 	g := j.state
-	if g.inspection == nil || g.inspected != system {
-		g.inspection, g.inspected = system.BeginInspection(), system
+	if g.inspection == nil || g.inspectedSystem != system {
+		g.inspection, g.inspectedSystem = system.BeginInspection(), system
 	}
 	report, err := g.inspection(ctx)
 	if err == nil && report == nil {
 		return func(*Error) {}, nil // the job is still due: the rest is done in its next turns
 	}
-	g.inspection, g.inspected = nil, nil
+	g.inspection, g.inspectedSystem = nil, nil
 	if err == nil {
 		held, err = b.Cluster.Holders(ctx, j.group)
 	}
 	if err == nil { // what Services hold of another group is that group's business
-		report.OwnRecords = slices.DeleteFunc(report.OwnRecords, func(r Record) bool {
+		report.MarkedRecords = slices.DeleteFunc(report.MarkedRecords, func(r Record) bool {
 			return len(held[r.Address]) == 0 &&
 				(b.isNeeded(j.group, r.Address) || r.IsForeign && b.isOfAnotherGroup(j.group, r.Address))
 		})
 	}
 	return func(failure *Error) {
-		if g.failure = failure; failure != nil {
-			g.look.postpone(b.Now(), failure)
+		if g.comparisonFailure = failure; failure != nil {
+			g.comparisonSchedule.postpone(b.Now(), failure)
 		} else {
 			b.noteReport(j.group, g, report, held)
 		}
-		b.observe(j.group, g, b.queues[g.endpoint])
+		b.noteObservation(j.group, g, b.queues[g.endpoint])
 	}, err
 }
 
-// hastenLookIfOld lets a group be compared at once, unless that was done lately or fails.
-func (g *groupState) hastenLookIfOld(now time.Time) {
-	if g.failure == nil && now.Sub(g.observation.SyncedAt) > checkAfter {
-		g.look.hasten(now)
+// hastenComparisonIfOld lets a group be compared at once, unless that was done lately or fails.
+func (g *groupState) hastenComparisonIfOld(now time.Time) {
+	if g.comparisonFailure == nil && now.Sub(g.observation.SyncedAt) > minSyncInterval {
+		g.comparisonSchedule.hasten(now)
 	}
 }
 
 // noteReport notes what a comparison has found, and what to do about it.
 func (b *Broker) noteReport(group string, g *groupState, report *Report, held map[netip.Addr][]Owner) {
 	now := b.Now()
-	comparison := Compare(report.OwnRecords, held, b.cluster)
+	comparison := CompareRecords(report.MarkedRecords, held, b.installationID)
 	b.noteMissing(group, comparison.Missing, now)
-	b.hastenReleases(group, report.OwnRecords, now)
+	b.hastenReleases(group, report.MarkedRecords, now)
 	for a := range g.observation.Differences {
 		// What repairs and releases have found stays until they find something else.
-		if _, differs := comparison.Differences[a]; !differs && !b.hasReported(releaseKey{group, a}) {
+		if _, differs := comparison.Differences[a]; !differs && !b.hasReported(recordKey{group, a}) {
 			delete(g.observation.Differences, a)
 		}
 	}
@@ -69,14 +69,14 @@ func (b *Broker) noteReport(group string, g *groupState, report *Report, held ma
 		}
 		b.noteDifference(group, a, owner, text)
 	}
-	b.releaseUnused(group, g, comparison.Unused, countOwn(report.OwnRecords), now)
+	b.releaseUnused(group, g, comparison.Unused, countOwn(report.MarkedRecords), now)
 	g.observation.Report, g.observation.SyncedAt = report, now
-	g.look.backoff.Reset()
-	g.look.dueAt = now.Add(syncInterval)
+	g.comparisonSchedule.backoff.Reset()
+	g.comparisonSchedule.dueAt = now.Add(syncInterval)
 	if len(report.Problems) > 0 { // somebody may be about to mend it
-		g.look.dueAt = now.Add(checkAfter)
+		g.comparisonSchedule.dueAt = now.Add(minSyncInterval)
 	}
-	b.ObservationChanged(group)
+	b.OnObservationChanged(group)
 }
 
 // noteMissing notes which addresses are to be recorded. A repair that has failed stays as
@@ -85,9 +85,9 @@ func (b *Broker) noteMissing(group string, missing []Missing, now time.Time) {
 	isMissing := map[netip.Addr]bool{}
 	for _, m := range missing {
 		isMissing[m.Address] = true
-		key := releaseKey{group, m.Address}
+		key := recordKey{group, m.Address}
 		if b.repairs[key] == nil {
-			b.repairs[key] = &pendingRepair{recordJob: b.newRecordJob(now)}
+			b.repairs[key] = &pendingRepair{recordChange: b.newRecordChange(now)}
 		}
 		b.repairs[key].missing = m
 	}
@@ -113,7 +113,7 @@ func (b *Broker) hastenReleases(group string, records []Record, now time.Time) {
 }
 
 // hasReported reports whether something was not done about a record, and was reported.
-func (b *Broker) hasReported(key releaseKey) bool {
+func (b *Broker) hasReported(key recordKey) bool {
 	release, repair := b.releases[key], b.repairs[key]
 	return release != nil && release.reportedFor != "" || repair != nil && repair.reportedFor != ""
 }
@@ -132,12 +132,12 @@ func (b *Broker) releaseUnused(group string, g *groupState, unused []netip.Addr,
 			due = append(due, a)
 		}
 	}
-	g.unusedSince, g.observation.UnusedTooMany = unusedSince, 0
+	g.unusedSince, g.observation.UnusedNotReleased = unusedSince, 0
 	if areTooManyUnused(len(due), all) {
-		g.observation.UnusedTooMany = len(due)
+		g.observation.UnusedNotReleased = len(due)
 		return
 	}
 	for _, a := range due {
-		b.addRelease(releaseKey{group, a}, now)
+		b.addRelease(recordKey{group, a}, now)
 	}
 }
