@@ -41,7 +41,8 @@ func (a *Admission) AdmitUpdate(before, after *v1.ServiceGroup) (warnings []stri
 	stranded := a.strandedBy(before, after)
 	changedType := ""
 	if what := describeReplacement(before, &v.Group); what != "" {
-		if used := a.allocatedFrom(before); used.addressCount > 0 {
+		used := a.countAllocated(before, func(netip.Addr) bool { return true })
+		if used.addressCount > 0 {
 			stranded, changedType = used, what
 		}
 	}
@@ -75,29 +76,18 @@ func (a *Admission) AdmitDelete(sg *v1.ServiceGroup) (warnings []string, refusal
 // ServicesWithPolicyLocal returns the Services with externalTrafficPolicy Local that have addresses of a
 // group, sorted.
 func (a *Admission) ServicesWithPolicyLocal(group string) []string {
-	var services []string
-	for name, s := range a.InUse.serviceByName {
-		if s.Allocated.Group == group && s.HasPolicyLocal {
-			services = append(services, name)
-		}
-	}
-	slices.Sort(services)
-	return services
+	return a.InUse.namesWhere(func(s *Service) bool { return s.Allocated.Group == group && s.HasPolicyLocal })
 }
 
 // overrideWarnings names the Services that keep externalTrafficPolicy Local only because
 // their ServiceGroup allows it.
 func (a *Admission) overrideWarnings(sg *v1.ServiceGroup) []string {
-	var services []string
-	for name, s := range a.InUse.serviceByName {
-		if s.Allocated.Group == sg.Name && s.IsPolicyLocalUpToGroup {
-			services = append(services, name)
-		}
-	}
+	services := a.InUse.namesWhere(func(s *Service) bool {
+		return s.Allocated.Group == sg.Name && s.IsPolicyLocalUpToGroup
+	})
 	if len(services) == 0 {
 		return nil
 	}
-	slices.Sort(services)
 	return []string{fmt.Sprintf("spec.policyLocal: externalTrafficPolicy Local of %s (%s) is set to Cluster where an "+
 		"address is Local or shared",
 		countOf(len(services), "Service"), textlimit.List(services, maxNamedInMessage, ", "))}
@@ -192,11 +182,6 @@ func (a *Admission) strandedBy(before, after *v1.ServiceGroup) allocatedCount {
 	}
 	remaining := NewCatalog(groups, a.Namespace).PoolAddresses()
 	return a.countAllocated(before, func(addr netip.Addr) bool { return !remaining.Contains(addr) })
-}
-
-// allocatedFrom counts all allocated addresses of a group.
-func (a *Admission) allocatedFrom(sg *v1.ServiceGroup) allocatedCount {
-	return a.countAllocated(sg, func(netip.Addr) bool { return true })
 }
 
 // countAllocated counts the allocated addresses of a group for which counts is true.

@@ -80,6 +80,17 @@ func (u *InUse) otherServiceWith(a netip.Addr, name string) *Service {
 // no addresses.
 func (u *InUse) Service(name string) *Service { return u.serviceByName[name] }
 
+// namesWhere lists the Services that isMeant picks, as namespace/name, sorted.
+func (u *InUse) namesWhere(isMeant func(*Service) bool) (names []string) {
+	for name, s := range u.serviceByName {
+		if isMeant(s) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // Len is the number of addresses in use.
 func (u *InUse) Len() int { return len(u.servicesByAddress) }
 

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // Record is what the manager has allocated to a Service, as the manager writes it into
@@ -50,15 +51,12 @@ func (r Record) String() string {
 	if len(r.Addresses) == 0 {
 		return noAddressesWord
 	}
-	s := make([]string, len(r.Addresses))
-	for i, a := range r.Addresses {
-		s[i] = a.String()
-	}
+	addrs := strings.Join(textlimit.Texts(r.Addresses), addressComma)
 	ports := ""
 	if len(r.Ports) > 0 {
 		ports = portsWord + r.Ports.String()
 	}
-	return strings.Join(s, addressComma) + groupWord + r.Group + typeWord + string(r.Type) + ports + keyWord + r.Key
+	return addrs + groupWord + r.Group + typeWord + string(r.Type) + ports + keyWord + r.Key
 }
 
 // parseRecord reads what String writes. Any other text makes an empty record.

@@ -31,13 +31,9 @@ func DescribeSubnetsNotFound(subnets []netip.Prefix) string {
 	if len(subnets) == 0 {
 		return ""
 	}
-	names := make([]string, len(subnets))
-	for i, s := range subnets {
-		names[i] = s.String()
-	}
 	return fmt.Sprintf("no node has an interface in %s: the addresses are Virtual, and only routers make packets come; "+
 		"correct the subnet or, if that is meant, make the group one of kind remote",
-		textlimit.List(names, maxNamedInMessage, ", "))
+		textlimit.List(textlimit.Texts(subnets), maxNamedInMessage, ", "))
 }
 
 // subnetWarnings is DescribeSubnetsNotFound as a warning about a group.

@@ -127,24 +127,21 @@ func announcingEvent(p Place) Event {
 
 // newEventMemory remembers what events have said of places.
 func newEventMemory(announced, conflicts, failures []Place, hasManyNodes bool) EventMemory {
-	memory := EventMemory{hadManyNodes: hasManyNodes}
-	for _, p := range announced {
-		if p.Type == v1.AnnounceLocal || !hasManyNodes {
-			memory.announced = append(memory.announced, placeHash(p))
+	return EventMemory{
+		announced: hashesOf(announced, hasManyNodes), conflicts: hashesOf(conflicts, false),
+		failures: hashesOf(failures, hasManyNodes), hadManyNodes: hasManyNodes,
+	}
+}
+
+// hashesOf returns sorted hashes of places, or of those with Local addresses only.
+func hashesOf(places []Place, areLocalOnly bool) (hashes []uint64) {
+	for _, p := range places {
+		if p.Type == v1.AnnounceLocal || !areLocalOnly {
+			hashes = append(hashes, placeHash(p))
 		}
 	}
-	for _, p := range conflicts {
-		memory.conflicts = append(memory.conflicts, placeHash(p))
-	}
-	for _, p := range failures {
-		if p.Type == v1.AnnounceLocal || !hasManyNodes {
-			memory.failures = append(memory.failures, placeHash(p))
-		}
-	}
-	slices.Sort(memory.announced)
-	slices.Sort(memory.conflicts)
-	slices.Sort(memory.failures)
-	return memory
+	slices.Sort(hashes)
+	return hashes
 }
 
 // containsPlace reports whether a place is among sorted hashes of places.

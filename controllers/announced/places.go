@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // Place is one address on one node.
@@ -43,14 +44,11 @@ func PlacesOf(
 			}
 		}
 	}
-	isWaiting := func(p Place) int {
-		if p.State == v1.StateAnnounced {
-			return 0
-		}
-		return 1
-	}
 	slices.SortStableFunc(places, func(a, b Place) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Node, b.Node), cmp.Compare(isWaiting(a), isWaiting(b)))
+		return cmp.Or(
+			cmp.Compare(a.Address, b.Address), cmp.Compare(a.Node, b.Node),
+			order.TrueFirst(a.State == v1.StateAnnounced, b.State == v1.StateAnnounced),
+		)
 	})
 	// While a Virtual address changes between an own and a shared entry, a node has
 	// both: the one that is announced counts.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -159,9 +160,7 @@ func (c *client) sendOnce(
 	if err != nil {
 		return nil, c.unreachableError("the URL cannot be used")
 	}
-	for name, values := range header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, header)
 	req.Header.Set("Authorization", authorization(c.token))
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "purelb")
@@ -323,11 +322,8 @@ func readPage[T any](
 	ctx context.Context, c *client, path string, query url.Values, limit, offset int,
 ) (results []T, total int64, err error) {
 	var got page[T]
-	q := url.Values{"limit": {strconv.Itoa(limit)}, "offset": {strconv.Itoa(offset)}}
-	for name, values := range query {
-		q[name] = values
-	}
-	if _, err := c.sendOnce(ctx, http.MethodGet, path, q, nil, nil, &got); err != nil {
+	query = withParameters(query, "limit", strconv.Itoa(limit), "offset", strconv.Itoa(offset))
+	if _, err := c.sendOnce(ctx, http.MethodGet, path, query, nil, nil, &got); err != nil {
 		return nil, 0, err
 	}
 	if got.Count == nil || got.Results == nil {

@@ -41,7 +41,7 @@ type inspection struct {
 // recorded in each, looks for older records of others at the cluster's addresses and, in the end, reads
 // the cluster's records.
 func (s *System) BeginInspection() ipam.Inspection {
-	part := s.inspectByTenant
+	part := s.inspectTenant
 	if !s.config.IsByTenant() {
 		i := &inspection{system: s, lookup: newLookup()}
 		part = i.next
@@ -50,14 +50,6 @@ func (s *System) BeginInspection() ipam.Inspection {
 		report, err := part(ctx)
 		return report, s.explain(err)
 	}
-}
-
-func (s *System) inspectByTenant(ctx context.Context) (*ipam.Report, error) {
-	records, err := s.recordsMarked(ctx, ipam.MarkPrefix(s.installationID))
-	if err != nil {
-		return nil, err
-	}
-	return s.inspectTenant(ctx, records)
 }
 
 // next does one part of the inspection.
@@ -277,7 +269,11 @@ func rangesOf(subnets map[netip.Addr]netip.Prefix) []ipam.Range {
 
 // inspectTenant reports on the addresses that are reserved for the tenant, and on those
 // that owners of this cluster have.
-func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.Report, error) {
+func (s *System) inspectTenant(ctx context.Context) (*ipam.Report, error) {
+	records, err := s.recordsMarked(ctx, ipam.MarkPrefix(s.installationID))
+	if err != nil {
+		return nil, err
+	}
 	report := &ipam.Report{}
 	free, err := s.listFree(ctx)
 	if isStatus(err, http.StatusBadRequest) {

@@ -23,8 +23,6 @@ type choice struct {
 type object struct {
 	ID   int64  `json:"id"`
 	Slug string `json:"slug"`
-	Name string `json:"name"`
-	RD   string `json:"rd"`
 }
 
 type ipAddress struct {

@@ -286,9 +286,7 @@ func (s *System) selectPools(ctx context.Context, family allocation.Family, quer
 // withParameters returns a copy of a query with more parameters, each a name and a value.
 func withParameters(query url.Values, parameters ...string) url.Values {
 	more := url.Values{}
-	for name, values := range query {
-		more[name] = values
-	}
+	maps.Copy(more, query)
 	for i := 0; i+1 < len(parameters); i += 2 {
 		more.Set(parameters[i], parameters[i+1])
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
 	"net/netip"
@@ -127,16 +126,7 @@ func (s *System) hasAddress(o *ipAddress) bool {
 	if s.config.IsByTenant() {
 		return o.Tenant != nil && o.Tenant.Slug == s.config.Tenant
 	}
-	return s.poolOf(o.addr(), o.vrfID()) != nil
-}
-
-func (s *System) poolOf(a netip.Addr, vrf int64) *pool {
-	for i := range s.pools {
-		if s.pools[i].contains(a, vrf) {
-			return &s.pools[i]
-		}
-	}
-	return nil
+	return slices.ContainsFunc(s.pools, func(p pool) bool { return p.contains(o.addr(), o.vrfID()) })
 }
 
 // recordsMarked lists the addresses whose mark begins so.
@@ -182,17 +172,15 @@ func (s *System) fields(o ipam.Owner, a netip.Addr, before *ipAddress) map[strin
 		fields["tenant"] = map[string]string{"slug": s.config.Tenant}
 	}
 	if len(s.config.Tags) > 0 {
-		slugs := map[string]bool{}
-		for _, slug := range s.config.Tags {
-			slugs[slug] = true
-		}
+		slugs := slices.Clone(s.config.Tags)
 		if before != nil { // a change replaces the whole list
 			for _, t := range before.Tags {
-				slugs[t.Slug] = true
+				slugs = append(slugs, t.Slug)
 			}
 		}
+		slices.Sort(slugs)
 		var tags []map[string]string
-		for _, slug := range slices.Sorted(maps.Keys(slugs)) {
+		for _, slug := range slices.Compact(slugs) {
 			tags = append(tags, map[string]string{"slug": slug})
 		}
 		fields["tags"] = tags
