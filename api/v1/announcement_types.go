@@ -376,8 +376,8 @@ type AddressState string
 
 // States of an address on a node.
 const (
-	// StatePending: the node does not have the address yet, as a probe is under way or
-	// the interface is missing.
+	// StatePending: the node does not have the address yet, as a probe is under way, the
+	// interface is missing, or the node's service proxy does not serve the address yet.
 	StatePending AddressState = "Pending"
 	// StateWaiting: the node waits, as a previous holder still answers for the address.
 	StateWaiting AddressState = "Waiting"

@@ -16,7 +16,8 @@ const (
 	// allowed, at most one of each family.
 	AnnotationAddresses = "purelb.io/addresses"
 	// AnnotationAllowSharedIP is the sharing key: Services of one namespace
-	// with the same key and no (protocol, port) in common share an address.
+	// with the same key and no (protocol, port) in common share an address, and
+	// Services of several namespaces where the ServiceGroup has shareAcrossNamespaces.
 	AnnotationAllowSharedIP = "purelb.io/allow-shared-ip"
 	// AnnotationMultiPool ("true" or "false") overrides the group's multiPool.
 	AnnotationMultiPool = "purelb.io/multi-pool"
@@ -78,14 +79,17 @@ const (
 	AnnotationAnnouncingIPv4 = "purelb.io/announcing-IPv4"
 	// AnnotationAnnouncingIPv6 is AnnotationAnnouncingIPv4 for IPv6.
 	AnnotationAnnouncingIPv6 = "purelb.io/announcing-IPv6"
-	// AnnotationServiceAccountUID, on the agents' pods, is the UID of the service account
-	// that they run as.
-	AnnotationServiceAccountUID = "purelb.io/service-account-uid"
 	// AnnotationAddedTo lists, separated by spaces, the node/interface places
 	// that hold Local addresses of the Service.
 	AnnotationAddedTo = "purelb.io/added-to"
 	// Brand is the value of AnnotationAllocatedBy.
 	Brand = "PureLB"
+)
+
+// Annotations that the manager writes on pods of agents.
+const (
+	// AnnotationServiceAccountUID is the UID of the service account that the pods run as.
+	AnnotationServiceAccountUID = "purelb.io/service-account-uid"
 )
 
 // Labels.
@@ -128,8 +132,8 @@ const (
 	// and, if not, why it waits.
 	ConditionAllocated = "purelb.io/Allocated"
 	// ConditionAllocationRecord, on a Service, is what the manager has allocated to it: True,
-	// with the addresses, their ServiceGroup, its type and the sharing key as message,
-	// or False, with "none". The manager relies on nothing else, because users cannot
+	// with the addresses, their ServiceGroup, its type, the ports and the sharing key as
+	// message, or False, with "none". The manager relies on nothing else, because users cannot
 	// write the status of a Service.
 	ConditionAllocationRecord = "purelb.io/AllocationRecord"
 	// ConditionAnnounced, on a Service, says whether all nodes that are to

@@ -12,18 +12,19 @@
 // that keeps an address for it, else one for Services that name none (autoAssign). Then it
 // fills slots, one for each family or, with multiPool, one for each range. The Service
 // keeps an address that fits the slot. Otherwise the slot gets the requested address,
-// else the one that the sharing key stands for, else one that is kept for the Service, else
-// one that a deleted Service of its name had (former_owners.go), else the first free one: in the
-// order in which the ranges are written or, with balancePools, in the emptiest range.
+// else the one that the sharing key stands for, else one that is kept for the Service, else one
+// that an earlier attempt has set aside for it, else one that a deleted Service of its name had
+// (former_owners.go), else the first free one: in the order in which the ranges are written or,
+// with balancePools, in the emptiest range.
 //
 // Allocate knows no queue: a Service that gets nothing waits until the manager looks at it again.
 // When addresses of a group are released, the manager queues the Services that wait for such in
 // the order of namespace and name, not of age, and looks at several at a time: the one that is
 // looked at first gets the address (servicesWaitingFor in controllers/service_index.go). An address
 // that no Service has may all the same be none to give: firstFree (allocate_family.go) leaves out
-// those of nodes, those that the group keeps for other Services, and the first and last one of a
-// subnet, and takes one that is left to a deleted Service only if there is no other. An address
-// that the manager is about to write to a Service counts as in use already.
+// those of nodes, those that the group keeps for other Services, the first one of a subnet and, of
+// IPv4, its last one, and takes one that is left to a deleted Service only if there is no other.
+// An address that the manager is about to write to a Service counts as in use already.
 //
 // A Service of a namespace that may not use the group gets nothing new of it, and is told
 // nothing of it (namespaces.go). An address that the group keeps for one Service

@@ -106,7 +106,8 @@ func (d *decision) formerAddress(group *Group, s slot) (netip.Addr, bool) {
 	return found, found.IsValid()
 }
 
-// hasFormerAddressIn reports whether the Service had an address of a group that it can have again.
+// hasFormerAddressIn reports whether the Service had an address of a group that it can have again, and
+// the group can serve the Service (canServe).
 func (d *decision) hasFormerAddressIn(v *Verdict) bool {
 	return v.IsReady() && !v.Group.IsExternal() && slices.ContainsFunc(d.Families, func(family Family) bool {
 		_, ok := d.formerAddress(&v.Group, slot{family: family, ranges: v.Group.rangesOf(family)})

@@ -6,13 +6,14 @@
 //     Place for each address on each node.
 //  2. Summarise turns the places into the annotations and the condition of the Service.
 //  3. NewEvents compares the places with what earlier events have said, and returns what
-//     is new: an address that a node announces, or a conflict that a node meets.
+//     is new: an address that a node announces or cannot announce, or a conflict that a node meets.
+//     RestoreEventMemory derives what they have said from the Service, after a restart.
 //  4. AdvertisedCondition says by how many of these nodes, and in how many BGP sessions, the Virtual
 //     addresses are advertised. PendingChange.Decide decides when that is written.
 //  5. ReachVerdicts says of each Local address whether other nodes get answers from the node that
 //     announces it, and ReachableCondition of the Service.
 //  6. DecideOverride decides what becomes of externalTrafficPolicy Local.
 //
-// The other functions map a change of an Announcement or CommonAnnouncement to the
-// Services for which the result may differ.
+// Other functions read what a NodeRouting says of an address, and say for which Services the
+// result may differ after a change of an Announcement, a CommonAnnouncement or a NodeRouting.
 package announced

@@ -58,8 +58,8 @@ type Options struct {
 
 // Observation is what a Broker knows of the system of a ServiceGroup.
 type Observation struct {
-	// Reason is v1.ReasonReachable, or why the system does not answer. It is empty while
-	// it has not been asked.
+	// Reason is v1.ReasonReachable, or why the system does not answer or, if it answers, why the
+	// last comparison has failed. It is empty while the system has not been asked.
 	Reason, Message string
 	// Report is the last one, or nil if there is none yet, and SyncedAt its time.
 	Report   *Report

@@ -43,8 +43,8 @@ func NewOwner(name string, number byte) ipam.Owner {
 // NoObjection is an Objection that has none.
 func NoObjection(netip.Addr) string { return "" }
 
-// Conformance tests that a system does what the comments of ipam.System say. new makes a
-// fixture for each test.
+// Conformance tests that a system does what the comments of ipam.System say. fixture makes
+// a Fixture for each test.
 func Conformance(t *testing.T, fixture func(t *testing.T) Fixture) {
 	for name, test := range map[string]func(*suite){
 		"OneAddressForAnOwner":   (*suite).testOneAddressForAnOwner,
