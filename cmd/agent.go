@@ -110,19 +110,19 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		return fmt.Errorf("make the manager: %w", err)
 	}
 	agent := &nodeagent.Agent{
-		Client:       mgr.GetClient(),
-		APIReader:    mgr.GetAPIReader(),
-		Kernel:       kernel,
-		Neighbours:   neighbours,
-		Proxy:        nodeagent.ProxyHealthCheck{},
-		Metrics:      nodeagent.NewMetrics(metrics.Registry),
-		NodeName:     o.nodeName,
-		Namespace:    o.namespace,
-		LBNodeAgent:  o.lbNodeAgent,
-		Checkpoint:   o.checkpoint,
-		Ownership:    ownership,
-		Reconnect:    dialer.CloseAll,
-		OpenExchange: func(iface string) (nodeagent.Exchange, error) { return neighbours.OpenExchange(iface) },
+		Client:          mgr.GetClient(),
+		APIReader:       mgr.GetAPIReader(),
+		Kernel:          kernel,
+		Neighbours:      neighbours,
+		Proxy:           nodeagent.ProxyHealthCheck{},
+		Metrics:         nodeagent.NewMetrics(metrics.Registry),
+		NodeName:        o.nodeName,
+		Namespace:       o.namespace,
+		LBNodeAgentName: o.lbNodeAgent,
+		CheckpointPath:  o.checkpoint,
+		Ownership:       ownership,
+		Reconnect:       dialer.CloseAll,
+		OpenExchange:    func(iface string) (nodeagent.Exchange, error) { return neighbours.OpenExchange(iface) },
 	}
 	if err := agent.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the agent: %w", err)

@@ -71,7 +71,7 @@ controllers.PlacementReconciler.Reconcile
 
 Realisation: the node's agent changes the kernel, and reports; from Announcement to AnnouncementStatus
 nodeagent.Agent.Start
-	nodeagent.Agent.syncKnown
+	nodeagent.Agent.syncWoken
 		nodeagent.Agent.readObjects
 		nodeagent.Agent.sync
 			nodeagent.Agent.gather
@@ -83,8 +83,8 @@ nodeagent.Agent.Start
 						plan.Diff
 					plan.decisionBuilder.addByAnswers
 			nodeagent.Agent.apply
-				nodeagent.application.applyOperation
-					nodeagent.application.add
+				nodeagent.decisionApplier.applyOperation
+					nodeagent.decisionApplier.add
 						link.Netlink.Add
 						nodeagent.announcer.schedule
 				nodeagent.prober.ask
@@ -95,7 +95,7 @@ nodeagent.Agent.Start
 				nodeagent.reporter.setStatuses
 					report.Reporter.Set
 report.Reporter.Start
-	report.Reporter.Write
+	report.Reporter.WriteDue
 		report.Reporter.apply
 
 Report: the Service says that the address is announced; from Announcement to ConditionAnnounced
@@ -156,7 +156,7 @@ nodeagent.defender.hear
 	plan.Defence.Hear
 		plan.Judge
 		plan.Defence.reactionTo
-			plan.Defence.YieldTo
+			plan.Defence.NoteYield
 	nodeagent.defender.carryOut
 		nodeagent.defender.withdrawYielded
 			link.Netlink.Remove
@@ -194,9 +194,9 @@ nodeagent.Agent.sync
 					plan.findOurs
 			plan.decisionBuilder.withdrawNothing
 	nodeagent.Agent.apply
-		nodeagent.application.applyOperation
-			nodeagent.application.withdraw
-				nodeagent.application.remove
+		nodeagent.decisionApplier.applyOperation
+			nodeagent.decisionApplier.withdraw
+				nodeagent.decisionApplier.remove
 					link.Netlink.Remove
 	plan.Conclude
 	nodeagent.Agent.report

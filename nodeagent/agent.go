@@ -28,18 +28,18 @@ type Agent struct {
 	// stays on the node.
 	Proxy   Proxy
 	Metrics *Metrics
-	// NodeName, Namespace of its Announcements, and name of the LBNodeAgent
-	// whose settings apply.
-	NodeName, Namespace, LBNodeAgent string
+	// NodeName, Namespace of its Announcements, and LBNodeAgentName, whose
+	// settings apply.
+	NodeName, Namespace, LBNodeAgentName string
 
 	// Reconnect, if set, drops the connections to the API server. It is called when several
 	// requests, one after the other, were not answered in time: another API server may answer.
 	Reconnect func()
 
-	// Checkpoint, if set, is the file in which the agent keeps the objects that it last read,
+	// CheckpointPath, if set, is the file in which the agent keeps the objects that it last read,
 	// for a start while the API server is away.
-	Checkpoint string
-	// Disk has the checkpoint; files, if it is nil.
+	CheckpointPath string
+	// Disk has the checkpoint; the node's, if it is nil.
 	Disk Disk
 	// OpenExchange, if set, opens an Exchange by which the agent watches other nodes on the link of
 	// an interface.
@@ -64,20 +64,20 @@ type Agent struct {
 	// checkpointSaver writes the checkpoint, and ownershipSaver the Ownership; nil if there is none.
 	checkpointSaver, ownershipSaver *file.Saver
 
-	// wake wakes the worker, statusChanged does so after statusSettle, and emptyItem gives it nothing
+	// wake wakes the worker, statusChanged does so after statusCheckDelay, and emptyItem gives it nothing
 	// to do. All three have room for one signal.
 	wake, statusChanged, emptyItem chan struct{}
-	// listRequests has room for the one request of the heartbeat, and lists for the result of the
+	// listRequests has room for the one request of the heartbeat, and listResults for the result of the
 	// one list that is under way. listsChanged is signalled when there is something in one of them.
 	listRequests chan listRequest
-	lists        chan listResult
+	listResults  chan listResult
 	listsChanged chan struct{}
 	// isCacheFilled means that the cache has been filled since the agent started, so that the worker
 	// reads it. Until then the heartbeat lists before each renewal.
 	isCacheFilled atomic.Bool
-	// ended is signalled when the worker has ended.
-	ended chan struct{}
-	state state
+	// workerEnded is signalled when the worker has ended.
+	workerEnded chan struct{}
+	state       workerState
 }
 
 // savers returns the savers that there are.

@@ -30,7 +30,7 @@ func TestAnnounce(t *testing.T) {
 		// Takeover does not wait for the probe of another address.
 		w.expect("changes", []string{
 			"EnsureVirtual kube-lb0", "Add 192.0.2.2/32 eth0", "Add 198.51.100.1/32 kube-lb0", "Add 192.0.2.1/32 eth0",
-		}, w.kernel.Calls())
+		}, w.kernel.TakeCalls())
 		w.expect("probes", [][]string{{"192.0.2.1"}}, w.neighbours.probes)
 		w.expect("states", "192.0.2.1 Announced, 192.0.2.2 Announced, 198.51.100.1 Announced", w.states("node1"))
 		status := w.get("node1").Status
@@ -51,7 +51,7 @@ func TestAnnounce(t *testing.T) {
 		if again, err = w.reconcile(); err != nil || again != 90*time.Second {
 			t.Errorf("again in %v, %v", again, err)
 		}
-		w.expect("changes once done", []string(nil), w.kernel.Calls())
+		w.expect("changes once done", []string(nil), w.kernel.TakeCalls())
 		w.expect("requests once done", []string(nil), w.made())
 
 		// Renewing is neither claimed nor announced.
@@ -59,7 +59,7 @@ func TestAnnounce(t *testing.T) {
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("renewals", []string{"Renew 192.0.2.1/32 eth0", "Renew 192.0.2.2/32 eth0"}, w.kernel.Calls())
+		w.expect("renewals", []string{"Renew 192.0.2.1/32 eth0", "Renew 192.0.2.2/32 eth0"}, w.kernel.TakeCalls())
 		time.Sleep(10 * time.Second)
 		w.expect("announcements after renewal", 6, len(w.neighbours.heard()))
 		w.expect("requests after renewal", []string(nil), w.made())
@@ -72,7 +72,7 @@ func TestAdopt(t *testing.T) {
 		if _, err := w.reconcile(); err != nil {
 			t.Fatal(err)
 		}
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 
 		// Another process, the same kernel.
 		next := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover), virtual("198.51.100.1")))
@@ -82,7 +82,7 @@ func TestAdopt(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(10 * time.Second)
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 		w.expect("probes", [][]string(nil), next.neighbours.probes)
 		w.expect("announcements", []string(nil), next.neighbours.heard())
 		w.expect("states", "192.0.2.1 Announced, 198.51.100.1 Announced", next.states("node1"))
@@ -100,14 +100,14 @@ func TestWithdraw(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait() // announced, once
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		for _, name := range []string{"node1", "node1-b"} {
 			w.edit(name, func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
 		}
 		if _, err := w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.TakeCalls())
 		w.expect("states", "", w.states("node1")+w.states("node1-b"))
 		time.Sleep(10 * time.Second)
 		w.expect("announcements", 1, len(w.neighbours.heard())) // the first, before the withdrawal
@@ -160,13 +160,13 @@ func TestKeepWhileNothingIsKnown(t *testing.T) {
 				if err != nil || again != 50*time.Second {
 					t.Errorf("again in %v, %v", again, err)
 				}
-				w.expect("changes", []string(nil), w.kernel.Calls())
+				w.expect("changes", []string(nil), w.kernel.TakeCalls())
 				for range 10 {
 					time.Sleep(again)
 					if again, err = w.reconcile(); err != nil || again != 100*time.Second {
 						t.Errorf("again in %v, %v", again, err)
 					}
-					w.expect("renewals", []string{"Renew 192.0.2.1/32 eth0"}, w.kernel.Calls())
+					w.expect("renewals", []string{"Renew 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 				}
 				w.expect("requests", []string(nil), w.made())
 				w.expect("probes", [][]string(nil), w.neighbours.probes)
@@ -191,7 +191,7 @@ func TestAnswered(t *testing.T) {
 		if err != nil || again != time.Second {
 			t.Errorf("again in %v, %v", again, err)
 		}
-		w.expect("changes", []string{"Add 192.0.2.3/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.3/32 eth0"}, w.kernel.TakeCalls())
 		w.expect(
 			"states",
 			"192.0.2.1 Waiting PreviousHolder02:00:00:00:00:01, 192.0.2.2 Conflict Answered02:00:00:00:00:02, 192.0.2.3 "+
@@ -217,7 +217,7 @@ func TestAnswered(t *testing.T) {
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("changes on silence", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes on silence", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 
 		// A takeover does not wait.
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[1].ClaimPolicy = purelbv1.ClaimTakeover })
@@ -225,25 +225,25 @@ func TestAnswered(t *testing.T) {
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("changes on takeover", []string{"Add 192.0.2.2/32 eth0"}, w.kernel.Calls())
+		w.expect("changes on takeover", []string{"Add 192.0.2.2/32 eth0"}, w.kernel.TakeCalls())
 		w.expect("states in the end", "192.0.2.1 Announced, 192.0.2.2 Announced, 192.0.2.3 Announced", w.states("node1"))
 
 		// The takeover counts once: the node loses the address with the link, asks for it like for
 		// any other when the link is back, and a station that answers keeps it, however often the
 		// node asks.
-		w.kernel.SetUp("eth0", false)
+		w.kernel.SetLinkUp("eth0", false)
 		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.2/32"))
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.kernel.SetUp("eth0", true)
+		w.kernel.SetLinkUp("eth0", true)
 		for range 3 {
 			if _, err = w.reconcile(); err != nil {
 				t.Error(err)
 			}
 			time.Sleep(plan.ReprobeInterval)
 		}
-		w.expect("changes after it was lost", []string(nil), w.kernel.Calls())
+		w.expect("changes after it was lost", []string(nil), w.kernel.TakeCalls())
 		w.expect(
 			"states after it was lost", "192.0.2.1 Announced, 192.0.2.2 Conflict Lost02:00:00:00:00:02, 192.0.2.3 Announced",
 			w.states("node1"),
@@ -312,7 +312,7 @@ func TestStripped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))
 		w.reconcileOrFail()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		strip := func() {
 			w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/32"))
 			w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
@@ -321,7 +321,7 @@ func TestStripped(t *testing.T) {
 		start := time.Now()
 		w.reconcileOrFail()
 		w.expect("time", time.Duration(0), time.Since(start))
-		w.expect("changes", []string{"Add 192.0.2.1/32 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.TakeCalls())
 		w.expect("probes", 1, len(w.neighbours.probes))
 
 		// A claim of a new epoch is one of an address that it did not have.
@@ -346,7 +346,7 @@ func TestFaultStoppedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
 		w.reconcileOrFail()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		time.Sleep(plan.SettingsOf(settings()).Local.Valid + time.Second)
 		w.reconcileOrFail()
 		w.expect("probes", [][]string{{"192.0.2.1"}, {"192.0.2.1"}}, w.neighbours.probes)
@@ -359,7 +359,7 @@ func TestFaultStrippedWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))
 		w.reconcileOrFail()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		w.made()
 		var wait time.Duration
 		for range 400 {
@@ -369,7 +369,7 @@ func TestFaultStrippedWithoutEnd(t *testing.T) {
 			time.Sleep(25 * time.Millisecond)
 		}
 		added := map[string]int{}
-		for _, call := range w.kernel.Calls() {
+		for _, call := range w.kernel.TakeCalls() {
 			added[call]++
 		}
 		w.expect("changes", map[string]int{"Add 192.0.2.1/32 eth0": 12, "Add 198.51.100.1/32 kube-lb0": 12}, added)
@@ -380,7 +380,9 @@ func TestFaultStrippedWithoutEnd(t *testing.T) {
 		w.expect("probes", 1, len(w.neighbours.probes))
 		time.Sleep(wait)
 		w.reconcileOrFail()
-		w.expect("changes in the end", []string{"Add 192.0.2.1/32 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect(
+			"changes in the end", []string{"Add 192.0.2.1/32 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.TakeCalls(),
+		)
 	})
 }
 
@@ -391,24 +393,24 @@ func TestFaultMissingAnnouncement(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")),
 			announcementOf("node1-b", local("192.0.2.2"), local("192.0.2.3"), virtual("198.51.100.1")))
 		w.reconcileOrFail()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		if err := w.Client.Delete(t.Context(), announcementOf("node1-b")); err != nil {
 			t.Fatal(err)
 		}
 		w.expect("decides again in", 15*time.Second, w.reconcileOrFail())
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 		w.expect("is not defended", true, w.held(netip.MustParseAddr("192.0.2.2")).IsUndefended)
 
 		// However often it syncs meanwhile; then what was not given back is withdrawn.
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.2")) })
 		time.Sleep(13 * time.Second)
 		w.reconcileOrFail()
-		w.expect("changes meanwhile", []string(nil), w.kernel.Calls())
+		w.expect("changes meanwhile", []string(nil), w.kernel.TakeCalls())
 		w.expect("states meanwhile", "192.0.2.1 Announced, 192.0.2.2 Announced", w.states("node1"))
 		time.Sleep(2 * time.Second)
 		w.reconcileOrFail()
 		w.expect(
-			"changes in the end", []string{"Remove 192.0.2.3/32 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls(),
+			"changes in the end", []string{"Remove 192.0.2.3/32 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.TakeCalls(),
 		)
 		w.expect("states in the end", "192.0.2.1 Announced, 192.0.2.2 Announced", w.states("node1"))
 	})
@@ -420,7 +422,7 @@ func TestFaultAllAnnouncementsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
 		w.reconcileOrFail()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		if err := w.Client.Delete(t.Context(), announcementOf("node1")); err != nil {
 			t.Fatal(err)
 		}
@@ -434,10 +436,10 @@ func TestFaultAllAnnouncementsMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.expect("decides again in", 15*time.Second, w.reconcileOrFail())
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 		time.Sleep(15 * time.Second)
 		w.reconcileOrFail()
-		w.expect("changes in the end", []string{"Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes in the end", []string{"Remove 198.51.100.1/32 kube-lb0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -452,14 +454,14 @@ func TestFaultMissingSharedEntries(t *testing.T) {
 			commonAnnouncementOf("default", 3, virtual("198.51.100.1")),
 		)
 		w.reconcileOrFail()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		if err := w.Client.Delete(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
 		w.expect("decides again in", 15*time.Second, w.reconcileOrFail())
 		time.Sleep(14 * time.Second)
 		w.reconcileOrFail()
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 		anew := announcementOf("node1")
 		anew.Spec.IncludeCommonAnnouncements = true
 		if err := w.Client.Create(t.Context(), anew); err != nil {
@@ -467,7 +469,7 @@ func TestFaultMissingSharedEntries(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		w.reconcileOrFail()
-		w.expect("changes when it is back", []string(nil), w.kernel.Calls())
+		w.expect("changes when it is back", []string(nil), w.kernel.TakeCalls())
 		w.expect("revision when it is back", "3, 1 of 1", w.realisedRevision("node1"))
 		if err := w.Client.Delete(t.Context(), anew); err != nil {
 			t.Fatal(err)
@@ -475,7 +477,7 @@ func TestFaultMissingSharedEntries(t *testing.T) {
 		w.reconcileOrFail()
 		time.Sleep(15 * time.Second)
 		w.reconcileOrFail()
-		w.expect("changes in the end", []string{"Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes in the end", []string{"Remove 198.51.100.1/32 kube-lb0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -486,13 +488,13 @@ func TestRepairWhileAPIServerIsAway(t *testing.T) {
 		if _, err := w.reconcile(); err != nil {
 			t.Fatal(err)
 		}
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		w.fail(errors.New("away"))
 		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/32"))
 		if _, err := w.reconcile(); err != nil { // its state did not change: no status to write
 			t.Error(err)
 		}
-		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -506,9 +508,9 @@ func TestLinkDown(t *testing.T) {
 		}
 		facts := w.get("node1").Status.Interfaces
 		w.expect("facts", 1, len(facts))
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 
-		w.kernel.SetUp("eth0", false)
+		w.kernel.SetLinkUp("eth0", false)
 		w.fail(errors.New("away")) // by the only link
 		if _, err := w.reconcile(); err == nil {
 			t.Error("what could not be reported is not tried again")
@@ -528,12 +530,12 @@ func TestLinkDown(t *testing.T) {
 		}
 		w.expect("requests while down", []string(nil), w.made())
 
-		w.kernel.SetUp("eth0", true)
+		w.kernel.SetLinkUp("eth0", true)
 		if _, err := w.reconcile(); err != nil {
 			t.Error(err)
 		}
 		w.expect("facts when up again", facts, w.get("node1").Status.Interfaces)
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 	})
 }
 
@@ -558,7 +560,7 @@ func TestVirtualInterfaceOfLeavingNode(t *testing.T) {
 			if _, err := w.reconcile(); err != nil {
 				t.Error(err)
 			}
-			w.expect(fmt.Sprintf("changes in step %d", step), want, w.kernel.Calls())
+			w.expect(fmt.Sprintf("changes in step %d", step), want, w.kernel.TakeCalls())
 		}
 		w.expect("states", "", w.states("node1"))
 	})
@@ -569,7 +571,7 @@ func TestVirtualInterfaceChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
 		w.reconcileOrFail()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		agent := settings()
 		if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil {
 			t.Fatal(err)
@@ -579,13 +581,13 @@ func TestVirtualInterfaceChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.reconcileOrFail()
-		w.expect("changes while the first is in use", []string(nil), w.kernel.Calls())
+		w.expect("changes while the first is in use", []string(nil), w.kernel.TakeCalls())
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].Interface = "kube-lb1" })
 		w.reconcileOrFail()
 		w.expect("changes", []string{
 			"EnsureVirtual kube-lb1", "Remove 198.51.100.1/32 kube-lb0", "Add 198.51.100.1/32 kube-lb1",
 			"RemoveVirtual kube-lb0",
-		}, w.kernel.Calls())
+		}, w.kernel.TakeCalls())
 		w.expect("states", "198.51.100.1 Announced", w.states("node1"))
 	})
 }
@@ -597,7 +599,7 @@ func TestAnnouncementOfAnotherLBNodeAgent(t *testing.T) {
 		if _, err := w.reconcile(); err != nil {
 			t.Fatal(err)
 		}
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		w.made()
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
 			s.LBNodeAgent, s.Addresses = "another", []purelbv1.AnnouncedAddress{virtual("198.51.100.1")}
@@ -605,7 +607,7 @@ func TestAnnouncementOfAnotherLBNodeAgent(t *testing.T) {
 		if _, err := w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 		w.expect("requests", []string(nil), w.made())
 	})
 }
@@ -643,7 +645,7 @@ func TestSharedEntries(t *testing.T) {
 			commonAnnouncementOf("default", 3, virtual("198.51.100.1"), virtual("198.51.100.2")),
 			commonAnnouncementOf("default-b", 4, virtual("198.51.100.3")))
 		w.reconcileOrFail()
-		w.expect("changes while it does not announce them", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes while it does not announce them", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.expect("revision", "none, 1 of 1", w.realisedRevision("node1"))
 
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.IncludeCommonAnnouncements = true })
@@ -661,20 +663,20 @@ func TestSharedEntries(t *testing.T) {
 			"columns", "198.51.100.1,198.51.100.2,198.51.100.3 test/far,test/kuard",
 			w.get("node1").Status.VirtualAddresses+" "+w.get("node1").Status.Services,
 		)
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 
 		// A CommonAnnouncement is deleted: its addresses stay until the manager has made it anew.
 		if err := w.Client.Delete(t.Context(), commonAnnouncementOf("default-b", 4)); err != nil {
 			t.Fatal(err)
 		}
 		w.reconcileOrFail()
-		w.expect("changes when one was deleted", []string(nil), w.kernel.Calls())
+		w.expect("changes when one was deleted", []string(nil), w.kernel.TakeCalls())
 		if err := w.Client.Create(t.Context(), commonAnnouncementOf("default-b", 5, virtual("198.51.100.3"))); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Second)
 		w.reconcileOrFail()
-		w.expect("changes when it is back", []string(nil), w.kernel.Calls())
+		w.expect("changes when it is back", []string(nil), w.kernel.TakeCalls())
 		w.expect("revision when it is back", "5, 4 of 4", w.realisedRevision("node1"))
 
 		// The node is not to announce them any more: one address cannot be withdrawn at first.

@@ -33,7 +33,7 @@ type announcer struct {
 type announcement struct {
 	iface     string
 	addr      netip.Addr
-	due       time.Time
+	dueAt     time.Time
 	timesLeft int
 	interval  time.Duration
 }
@@ -58,7 +58,7 @@ func (a *announcer) schedule(iface string, addr netip.Addr, settings plan.Announ
 func (a *announcer) announceOnce(iface string, addr netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue = append(a.queue, announcement{iface: iface, addr: addr, due: a.tasks.Now(), timesLeft: 1})
+	a.queue = append(a.queue, announcement{iface: iface, addr: addr, dueAt: a.tasks.Now(), timesLeft: 1})
 	pacing.Signal(a.wake)
 }
 
@@ -96,20 +96,20 @@ func (a *announcer) announceDue(ctx context.Context) time.Time {
 	now := a.tasks.Now()
 	rest := a.queue[:0]
 	for _, queued := range a.queue {
-		if !queued.due.After(now) {
+		if !queued.dueAt.After(now) {
 			if err := a.neighbours.Announce(queued.iface, queued.addr); err != nil {
 				log.FromContext(ctx).Error(err, "An announcement was not sent")
 			} else {
-				a.metrics.sent.Inc()
+				a.metrics.announcementsSent.Inc()
 			}
 			queued.timesLeft--
-			queued.due = queued.due.Add(queued.interval)
+			queued.dueAt = queued.dueAt.Add(queued.interval)
 		}
 		if queued.timesLeft <= 0 {
 			continue
 		}
-		if next.IsZero() || queued.due.Before(next) {
-			next = queued.due
+		if next.IsZero() || queued.dueAt.Before(next) {
+			next = queued.dueAt
 		}
 		rest = append(rest, queued)
 	}

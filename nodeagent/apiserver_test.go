@@ -84,7 +84,7 @@ func TestAPIServer(t *testing.T) {
 	link := &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}}
 	agent := &Agent{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Kernel: kernel, Neighbours: link,
-		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: namespace, LBNodeAgent: "default",
+		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: namespace, LBNodeAgentName: "default",
 	}
 	g.Expect(agent.SetupWithManager(mgr)).To(Succeed())
 	ctx, stop := context.WithCancel(t.Context())
@@ -156,9 +156,9 @@ func TestAPIServer(t *testing.T) {
 
 	// An interface that is down is marked so in the facts.
 	isDown := func() bool { return w.get("node1").Status.Interfaces[0].Down }
-	kernel.SetUp("eth0", false)
+	kernel.SetLinkUp("eth0", false)
 	within("the facts say that it is down", isDown)
-	kernel.SetUp("eth0", true)
+	kernel.SetLinkUp("eth0", true)
 	within("the facts say that it is up", func() bool { return !isDown() })
 	expectNoMoreWritten()
 

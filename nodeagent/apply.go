@@ -12,8 +12,8 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// application is the application of one Decision.
-type application struct {
+// decisionApplier applies one Decision.
+type decisionApplier struct {
 	*Agent
 	decision plan.Decision
 	outcomes plan.Outcomes
@@ -21,10 +21,10 @@ type application struct {
 	added map[netip.Addr]bool
 	// failed are addresses with which something went wrong: no more is done with them.
 	failed map[netip.Addr]bool
-	// proxyAddrs are addresses of the node's own at which the proxy may listen, and proxyTime
+	// proxyAddrs are addresses of the node's own at which the proxy may listen, and proxyTimeSpent
 	// is how long the proxy has been asked in all.
-	proxyAddrs []netip.Addr
-	proxyTime  time.Duration
+	proxyAddrs     []netip.Addr
+	proxyTimeSpent time.Duration
 	// renewalsBegan is when the first address was renewed; zero before.
 	renewalsBegan time.Time
 }
@@ -32,13 +32,13 @@ type application struct {
 // apply makes the kernel as decided, and asks links. An address that fails does not stop the
 // others. It returns what became of all that, and the errors.
 func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan.Observed) (plan.Outcomes, error) {
-	r := &application{
+	r := &decisionApplier{
 		Agent: a, decision: decision, added: map[netip.Addr]bool{}, failed: map[netip.Addr]bool{},
-		outcomes:   plan.Outcomes{Results: map[netip.Addr]plan.Result{}, Stranded: map[netip.Addr]plan.Result{}},
+		outcomes:   plan.Outcomes{Results: map[netip.Addr]plan.Result{}, NotWithdrawn: map[netip.Addr]plan.Result{}},
 		proxyAddrs: proxyAddrs(observed),
 	}
-	if decision.EnsureVirtual != "" {
-		r.outcomes.VirtualKind, r.outcomes.VirtualErr = a.Kernel.EnsureVirtual(decision.EnsureVirtual)
+	if decision.VirtualToEnsure != "" {
+		r.outcomes.VirtualKind, r.outcomes.VirtualErr = a.Kernel.EnsureVirtual(decision.VirtualToEnsure)
 	}
 	errs := r.outcomes.VirtualErr
 	for i, op := range decision.Operations {
@@ -48,8 +48,8 @@ func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan
 		}
 		errs = errors.Join(errs, r.applyOperation(ctx, op))
 	}
-	for i := range decision.Reaffirmed {
-		if d := &decision.Reaffirmed[i]; decision.Settings.Announce.IsEnabled && !r.failed[d.Addr] {
+	for i := range decision.ToReannounce {
+		if d := &decision.ToReannounce[i]; decision.Settings.Announce.IsEnabled && !r.failed[d.Addr] {
 			a.announcer.schedule(d.Interface, d.Addr, decision.Settings.Announce)
 		}
 	}
@@ -63,7 +63,7 @@ func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan
 }
 
 // applyOperation changes one address in the kernel.
-func (a *application) applyOperation(ctx context.Context, op plan.Operation) error {
+func (a *decisionApplier) applyOperation(ctx context.Context, op plan.Operation) error {
 	switch {
 	case op.Kind == plan.Remove && op.Desired == nil:
 		return a.withdraw(ctx, op)
@@ -80,7 +80,7 @@ func (a *application) applyOperation(ctx context.Context, op plan.Operation) err
 }
 
 // remove removes an address from its interface.
-func (a *application) remove(ctx context.Context, op plan.Operation) error {
+func (a *decisionApplier) remove(ctx context.Context, op plan.Operation) error {
 	a.announcer.cancel(op.Address.Interface, op.Address.Prefix.Addr())
 	if err := a.Kernel.Remove(op.Address); err != nil {
 		return err
@@ -91,10 +91,10 @@ func (a *application) remove(ctx context.Context, op plan.Operation) error {
 }
 
 // withdraw removes an address that is not desired.
-func (a *application) withdraw(ctx context.Context, op plan.Operation) error {
+func (a *decisionApplier) withdraw(ctx context.Context, op plan.Operation) error {
 	err := a.remove(ctx, op)
 	if err != nil {
-		a.outcomes.Stranded[op.Address.Prefix.Addr()] = plan.StillAnnouncedResult(
+		a.outcomes.NotWithdrawn[op.Address.Prefix.Addr()] = plan.StillAnnouncedResult(
 			&plan.Desired{Interface: op.Address.Interface}, plan.ReasonWithdrawFailed, err,
 		)
 	}
@@ -103,7 +103,7 @@ func (a *application) withdraw(ctx context.Context, op plan.Operation) error {
 
 // removeOutdated removes an address that is desired elsewhere, with another mask, or not
 // before it is claimed again.
-func (a *application) removeOutdated(ctx context.Context, op plan.Operation) error {
+func (a *decisionApplier) removeOutdated(ctx context.Context, op plan.Operation) error {
 	err := a.remove(ctx, op)
 	if err == nil {
 		return nil
@@ -119,30 +119,30 @@ func (a *application) removeOutdated(ctx context.Context, op plan.Operation) err
 
 // changeUnlessYielded changes an address that the node is to have, unless the agent has yielded it:
 // then it notes the Result. Nothing yields the address meanwhile.
-func (a *application) changeUnlessYielded(op plan.Operation, change func() error) (isDone bool, err error) {
+func (a *decisionApplier) changeUnlessYielded(op plan.Operation, change func() error) (isAllowed bool, err error) {
 	if op.Desired == nil {
 		return true, change()
 	}
-	result, isDone, err := a.defender.changeUnlessYielded(op.Desired, op.Reclaim, change)
-	if !isDone {
+	result, isAllowed, err := a.defender.changeUnlessYielded(op.Desired, op.Reclaim, change)
+	if !isAllowed {
 		a.outcomes.Results[op.Desired.Addr] = result
 	}
-	return isDone, err
+	return isAllowed, err
 }
 
 // isRenewalTimeOver reports whether the renewals that are left, the last operations, are for the next
 // sync. At least one address is renewed.
-func (a *application) isRenewalTimeOver() bool {
+func (a *decisionApplier) isRenewalTimeOver() bool {
 	if a.renewalsBegan.IsZero() {
 		a.renewalsBegan = a.Tasks.Now()
 	}
 	return a.Tasks.Now().Sub(a.renewalsBegan) >= renewalBudget
 }
 
-func (a *application) renew(op plan.Operation) error {
-	isDone, err := a.changeUnlessYielded(op, func() error { return a.Kernel.Renew(op.Address) })
+func (a *decisionApplier) renew(op plan.Operation) error {
+	isAllowed, err := a.changeUnlessYielded(op, func() error { return a.Kernel.Renew(op.Address) })
 	switch {
-	case !isDone:
+	case !isAllowed:
 		return nil
 	case err == nil:
 		a.Metrics.renewals.Inc()
@@ -152,27 +152,27 @@ func (a *application) renew(op plan.Operation) error {
 	return err
 }
 
-func (a *application) replace(op plan.Operation) error {
-	isDone, err := a.changeUnlessYielded(op, func() error { return a.Kernel.Replace(op.Replaced, op.Address) })
-	if isDone && err != nil {
+func (a *decisionApplier) replace(op plan.Operation) error {
+	isAllowed, err := a.changeUnlessYielded(op, func() error { return a.Kernel.Replace(op.Replaced, op.Address) })
+	if isAllowed && err != nil {
 		a.outcomes.Results[op.Desired.Addr] = plan.FailedResult(op.Desired, plan.ReasonAddFailed, err)
 	}
 	return err
 }
 
 // add adds an address, and announces it to the link.
-func (a *application) add(ctx context.Context, op plan.Operation) error {
+func (a *decisionApplier) add(ctx context.Context, op plan.Operation) error {
 	d := op.Desired
 	switch {
-	case a.outcomes.VirtualErr != nil && a.decision.IsVirtualMissing && d.Interface == a.decision.EnsureVirtual:
+	case a.outcomes.VirtualErr != nil && a.decision.IsVirtualMissing && d.Interface == a.decision.VirtualToEnsure:
 		a.outcomes.Results[d.Addr] = plan.InterfaceMissingResult(d)
 		return nil
 	case op.AwaitProxy && a.isProxyBehind(ctx, d):
 		a.outcomes.Results[d.Addr] = plan.WaitingForProxyResult(d)
 		return nil
 	}
-	isDone, err := a.changeUnlessYielded(op, func() error { return a.Kernel.Add(op.Address) })
-	if !isDone {
+	isAllowed, err := a.changeUnlessYielded(op, func() error { return a.Kernel.Add(op.Address) })
+	if !isAllowed {
 		return nil
 	}
 	if err != nil {

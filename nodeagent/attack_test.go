@@ -37,7 +37,7 @@ func TestAttackForgedClaim(t *testing.T) {
 				w.settle()
 				w.expect("state", "192.0.2.1 Announced Contested"+stranger.String(), w.states("node1"))
 				w.expect("defences", 0, len(w.neighbours.heard()))
-				for _, change := range w.kernel.Calls() {
+				for _, change := range w.kernel.TakeCalls() {
 					if strings.HasPrefix(change, "Remove") {
 						t.Errorf("a claim that nobody answers for makes the agent %s", change)
 					}
@@ -84,7 +84,7 @@ func TestAttackKnownStation(t *testing.T) {
 				w.neighbours.claim("192.0.2.1", stranger)
 				time.Sleep(plan.Hesitation)
 				synctest.Wait()
-				w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+				w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 			})
 		})
 	}
@@ -101,7 +101,7 @@ func TestAttackInTheNameOfTheGateway(t *testing.T) {
 			w.neighbours.claim("192.0.2.1", stranger)
 			time.Sleep(100 * time.Millisecond)
 		}
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 		w.expect("asked by itself", 0, len(w.neighbours.checked))
 		w.freshness.noteRenewed(time.Now())
 		w.neighbours.claim("192.0.2.1", stranger)
@@ -214,7 +214,7 @@ func TestAttackManyYielded(t *testing.T) {
 			w.neighbours.set(addr.String(), stranger)
 		}
 		w.defender.restoreYields(yields)
-		w.defender.forgetYields(desired)
+		w.defender.forgetOutdatedYields(desired)
 		go func() { _ = w.defender.Start(t.Context()) }()
 		time.Sleep(seconds * time.Second)
 		asked := map[string]int{}

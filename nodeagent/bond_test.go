@@ -58,7 +58,7 @@ func plugVLAN(w *wire) {
 // was stripped. When a bond's active port fails, the switch hears of the addresses again by the
 // other port.
 func TestLinkKinds(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	for _, c := range []struct {

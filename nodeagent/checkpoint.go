@@ -25,10 +25,10 @@ const checkpointVersion = 1
 // the objects that it last read, and the addresses that it has yielded or claimed.
 type checkpoint struct {
 	file.Header
-	LBNodeAgent   string                             `json:"lbNodeAgent"`
-	Spec          purelbv1.LBNodeAgentSpec           `json:"spec"`
-	Announcements []purelbv1.Announcement            `json:"announcements"`
-	Yields        map[netip.Addr]plan.YieldedAddress `json:"yields,omitempty"`
+	LBNodeAgentName string                             `json:"lbNodeAgent"`
+	Spec            purelbv1.LBNodeAgentSpec           `json:"spec"`
+	Announcements   []purelbv1.Announcement            `json:"announcements"`
+	Yields          map[netip.Addr]plan.YieldedAddress `json:"yields,omitempty"`
 
 	// CommonAnnouncements are those that the node announces.
 	CommonAnnouncements []purelbv1.CommonAnnouncement `json:"commonAnnouncements,omitempty"`
@@ -41,22 +41,22 @@ type checkpoint struct {
 // loadCheckpoint reads the checkpoint. If the agent cannot use it, the agent logs that and
 // starts without: the API server knows better.
 func (a *Agent) loadCheckpoint() {
-	if a.Checkpoint == "" {
+	if a.CheckpointPath == "" {
 		return
 	}
 	c := &checkpoint{}
-	read := func() ([]byte, error) { return a.Disk.ReadWithin(a.Checkpoint, checkpointReadTimeout) }
+	read := func() ([]byte, error) { return a.Disk.ReadWithin(a.CheckpointPath, checkpointReadTimeout) }
 	exists, err := file.LoadCheckpoint(read, c, &c.Header, file.Header{Version: checkpointVersion, NodeName: a.NodeName})
 	if err != nil {
-		log.Log.Info("The agent cannot use the checkpoint", "file", a.Checkpoint, "error", err.Error())
+		log.Log.Info("The agent cannot use the checkpoint", "file", a.CheckpointPath, "error", err.Error())
 	}
 	if err != nil || !exists {
 		return
 	}
 	a.defender.restoreYields(c.Yields)
-	if c.LBNodeAgent == a.LBNodeAgent {
+	if c.LBNodeAgentName == a.LBNodeAgentName {
 		agent := &purelbv1.LBNodeAgent{
-			ObjectMeta: metav1.ObjectMeta{Name: c.LBNodeAgent, Namespace: a.Namespace}, Spec: c.Spec,
+			ObjectMeta: metav1.ObjectMeta{Name: c.LBNodeAgentName, Namespace: a.Namespace}, Spec: c.Spec,
 		}
 		a.state.objects = apiObjects{
 			lbNodeAgent: agent, announcements: c.Announcements, standbys: c.Standbys, commonAnnouncements: c.CommonAnnouncements,
@@ -71,14 +71,14 @@ func newCheckpointSaver(a *Agent) *file.Saver {
 	return &file.Saver{
 		Tasks: a.Tasks,
 		What:  "the checkpoint", Consequence: "a start while the API server is away would not know of the latest changes",
-		Path: func() string { return a.Checkpoint }, Replace: a.Disk.ReplaceDurably,
-		Changed: make(chan struct{}, 1), Wake: a.wake, Writes: pacing.Batch{Gap: saveGap},
+		Path: func() string { return a.CheckpointPath }, Replace: a.Disk.ReplaceDurably,
+		Changed: make(chan struct{}, 1), Wake: a.wake, Writes: pacing.Batch{Gap: checkpointGap},
 	}
 }
 
 // saveCheckpoint passes on what the checkpoint is to hold.
 func (a *Agent) saveCheckpoint(in plan.Inputs) {
-	if a.Checkpoint == "" {
+	if a.CheckpointPath == "" {
 		return
 	}
 	yields := a.defender.yields()
@@ -96,8 +96,8 @@ func (a *Agent) saveCheckpoint(in plan.Inputs) {
 
 func checkpointOf(nodeName string, in plan.Inputs) *checkpoint {
 	c := &checkpoint{
-		Header:      file.Header{Version: checkpointVersion, NodeName: nodeName},
-		LBNodeAgent: in.LBNodeAgentName, Spec: in.LBNodeAgent.Spec,
+		Header:          file.Header{Version: checkpointVersion, NodeName: nodeName},
+		LBNodeAgentName: in.LBNodeAgentName, Spec: in.LBNodeAgent.Spec,
 		Announcements: withoutStatuses(in.Announcements), Standbys: withoutStatuses(in.Standbys),
 	}
 	shared := in.IncludedCommonAnnouncements()

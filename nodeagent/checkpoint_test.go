@@ -23,7 +23,7 @@ func checkpointed(t *testing.T, file string) *world {
 	w := newWorld(
 		t, settings(), announcementOf("node1", local("192.0.2.1", takeover), local("192.0.2.2"), virtual("198.51.100.1")),
 	)
-	w.Checkpoint = file
+	w.CheckpointPath = file
 	w.loadCheckpoint()
 	return w
 }
@@ -61,7 +61,7 @@ func TestCheckpoint(t *testing.T) {
 			[]string{
 				"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.7/32 eth0", "Add 192.0.2.1/32 eth0",
 			},
-			w.kernel.Calls(),
+			w.kernel.TakeCalls(),
 		)
 		w.expect(
 			"probes, not of what was given up to a station that is not silent yet", [][]string{{"192.0.2.1"}},
@@ -74,7 +74,7 @@ func TestCheckpoint(t *testing.T) {
 			time.Sleep(time.Second)
 			w.standIn()
 		}
-		calls := w.kernel.Calls()
+		calls := w.kernel.TakeCalls()
 		w.expect("first change", "Add 198.51.100.1/32 kube-lb0", calls[0])
 		if all := strings.Join(calls, ","); !strings.Contains(all, "Renew 192.0.2.1/32 eth0") ||
 			strings.Contains(all, "Remove") {
@@ -99,9 +99,9 @@ func TestCheckpoint(t *testing.T) {
 		if err := w.listAndSync(true); err != nil {
 			t.Error(err)
 		}
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		w.standIn()
-		w.expect("changes by the checkpoint then", []string(nil), w.kernel.Calls())
+		w.expect("changes by the checkpoint then", []string(nil), w.kernel.TakeCalls())
 	})
 
 	for name, content := range map[string]string{
@@ -117,7 +117,7 @@ func TestCheckpoint(t *testing.T) {
 				w := start(t)
 				w.fail(away)
 				w.standIn()
-				w.expect("changes", []string(nil), w.kernel.Calls())
+				w.expect("changes", []string(nil), w.kernel.TakeCalls())
 			})
 		})
 	}
@@ -147,7 +147,7 @@ func TestFaultYieldOutlivesEntry(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "agent.json")
 			start := func(t *testing.T, ann *purelbv1.Announcement) *world {
 				w := newWorld(t, settings(), ann)
-				w.Checkpoint = file
+				w.CheckpointPath = file
 				w.loadCheckpoint()
 				if err := w.listAndSync(true); err != nil {
 					t.Fatal(err)
@@ -182,12 +182,12 @@ func TestCheckpointMends(t *testing.T) {
 		pacing.Signal(w.wake)
 		time.Sleep(time.Second / 2) // when the link has been asked
 		synctest.Wait()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		// In the order in which a sync adds them: the worker may begin before the second one is off.
 		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/32"))
 		w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
 		synctest.Wait()
-		w.expect("changes", []string{"Add 192.0.2.1/32 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -195,9 +195,9 @@ func TestCheckpointMends(t *testing.T) {
 func TestCheckpointPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
-		w.Checkpoint = filepath.Join(t.TempDir(), "agent.json")
+		w.CheckpointPath = filepath.Join(t.TempDir(), "agent.json")
 		has := func(address string) bool {
-			text, err := os.ReadFile(w.Checkpoint)
+			text, err := os.ReadFile(w.CheckpointPath)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,9 +206,9 @@ func TestCheckpointPause(t *testing.T) {
 		w.reconcileOrFail()
 		w.expect("has the first", true, has("198.51.100.1"))
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.2")) })
-		w.expect("look again in", saveGap, w.reconcileOrFail())
+		w.expect("look again in", checkpointGap, w.reconcileOrFail())
 		w.expect("has the second at once", false, has("198.51.100.2"))
-		time.Sleep(saveGap)
+		time.Sleep(checkpointGap)
 		w.reconcileOrFail()
 		w.expect("has the second then", true, has("198.51.100.2"))
 	})
@@ -218,7 +218,7 @@ func TestCheckpointPause(t *testing.T) {
 func TestCheckpointNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
-		w.Checkpoint = "/dev/full/agent.json"
+		w.CheckpointPath = "/dev/full/agent.json"
 		w.settle()
 		w.expect("state", "192.0.2.1 Announced", w.states("node1"))
 	})

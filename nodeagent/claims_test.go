@@ -54,7 +54,7 @@ func newClaiming(t *testing.T, checkpoint string, edit ...func(*purelbv1.Standby
 	w := &claiming{
 		newWorld(t, settings(), announcementOf("node1"), standby), &memoryExchange{stations: map[netip.Addr]neigh.MAC{}},
 	}
-	w.Neighbours, w.Checkpoint = linkedNeighbours{w.neighbours, w.x}, checkpoint
+	w.Neighbours, w.CheckpointPath = linkedNeighbours{w.neighbours, w.x}, checkpoint
 	w.OpenExchange = func(string) (Exchange, error) { return w.x, nil }
 	w.prepare()
 	w.loadCheckpoint()
@@ -116,10 +116,10 @@ func (w *claiming) watch() {
 func (w *claiming) claim() {
 	w.t.Helper()
 	w.watch()
-	w.expect("changes while node2 is alive", []string(nil), w.kernel.Calls())
+	w.expect("changes while node2 is alive", []string(nil), w.kernel.TakeCalls())
 	w.setStation("192.0.2.12", node2MAC, false, false)
 	time.Sleep(700 * time.Millisecond)
-	w.expect("changes once node2 is dead", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+	w.expect("changes once node2 is dead", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 	w.expect("announcements at once", 1, len(w.neighbours.heard()))
 }
 
@@ -127,11 +127,11 @@ func (w *claiming) claim() {
 func (w *claiming) change(what string, change func(), want ...string) {
 	w.t.Helper()
 	time.Sleep(3 * time.Second)
-	w.kernel.Calls()
+	w.kernel.TakeCalls()
 	change()
 	pacing.Signal(w.wake)
 	time.Sleep(3 * time.Second)
-	w.expect("changes: "+what, want, w.kernel.Calls())
+	w.expect("changes: "+what, want, w.kernel.TakeCalls())
 }
 
 func (w *claiming) deleteStandby() {
@@ -195,9 +195,9 @@ func TestSecondSuccessorClaims(t *testing.T) {
 		w.watch()
 		w.setStation("192.0.2.12", node2MAC, false, false)
 		time.Sleep(650 * time.Millisecond)
-		w.expect("changes in the time of the first successor", []string(nil), w.kernel.Calls())
+		w.expect("changes in the time of the first successor", []string(nil), w.kernel.TakeCalls())
 		time.Sleep(250 * time.Millisecond)
-		w.expect("changes then", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes then", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -255,7 +255,7 @@ func TestClaimSurvivesRestart(t *testing.T) {
 			stop = next.start(false)
 			next.x.set("192.0.2.13", node3MAC)
 			time.Sleep(150 * time.Second)
-			calls := strings.Join(next.kernel.Calls(), ", ")
+			calls := strings.Join(next.kernel.TakeCalls(), ", ")
 			want := "Renew 192.0.2.1/32 eth0"
 			if isLost {
 				want = "Add 192.0.2.1/32 eth0, " + want
@@ -290,7 +290,7 @@ func TestClaimIsRepeated(t *testing.T) {
 			t.Error("the claim is not repeated")
 		}
 		time.Sleep(10 * time.Second)
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 	})
 }
 
@@ -317,7 +317,7 @@ func TestOtherSuccessorClaims(t *testing.T) {
 					before := len(w.neighbours.heard())
 					w.neighbours.claim(claimed, node3MAC)
 					time.Sleep(2 * time.Second)
-					w.expect("changes", c.want, w.kernel.Calls())
+					w.expect("changes", c.want, w.kernel.TakeCalls())
 					if isRepeated := len(w.neighbours.heard()) > before; isRepeated != (c.want == nil) {
 						t.Errorf("it repeats the claim: %v", isRepeated)
 					}
@@ -328,7 +328,7 @@ func TestOtherSuccessorClaims(t *testing.T) {
 					w.setStation("192.0.2.13", node3MAC, false, false)
 					w.x.set("192.0.2.13", node3MAC) // its address is gone, or another node is there
 					time.Sleep(2 * time.Second)
-					w.expect("changes once node3 has it no more", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+					w.expect("changes once node3 has it no more", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 				})
 			})
 		}
@@ -348,7 +348,7 @@ func holding(t *testing.T, edit ...func(*purelbv1.AnnouncedAddress)) *world {
 	})
 	w.freshness.noteRenewed(time.Now())
 	w.settle()
-	w.kernel.Calls()
+	w.kernel.TakeCalls()
 	return w
 }
 
@@ -360,11 +360,11 @@ func TestHolderYieldsToItsSuccessor(t *testing.T) {
 		w.neighbours.claim(claimed, node2MAC) // and does not answer
 		time.Sleep(200 * time.Millisecond)
 		w.settle()
-		w.expect("changes while nobody answers", []string(nil), w.kernel.Calls())
+		w.expect("changes while nobody answers", []string(nil), w.kernel.TakeCalls())
 		w.neighbours.set(claimed, node2MAC)
 		w.neighbours.claim(claimed, node2MAC)
 		time.Sleep(200 * time.Millisecond)
-		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.freshness.noteRenewed(time.Now())
 		w.settle()
 		w.expect("state", "192.0.2.1 Yielded Yielded"+node2MAC.String(), w.states("node1"))
@@ -374,7 +374,7 @@ func TestHolderYieldsToItsSuccessor(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			w.settle()
 		}
-		w.expect("changes once node2 is silent", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes once node2 is silent", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -415,7 +415,7 @@ func TestContestedHolder(t *testing.T) {
 				}
 				w.expect("generation of the report", generation, w.get("node1").Status.ObservedGeneration)
 				w.expect("state", c.want, w.states("node1"))
-				w.expect("changes", c.changes, w.kernel.Calls())
+				w.expect("changes", c.changes, w.kernel.TakeCalls())
 			})
 		})
 	}

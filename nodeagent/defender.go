@@ -65,16 +65,16 @@ func (d *defender) NeedLeaderElection() bool { return false }
 func (d *defender) Start(ctx context.Context) error {
 	d.mu.Lock()
 	d.ctx = ctx
-	d.listen()             //nolint:contextcheck // it is d.ctx
+	d.syncListeners()      //nolint:contextcheck // it is d.ctx
 	d.beginContestChecks() //nolint:contextcheck // as above
 	d.mu.Unlock()
-	d.tasks.Go(func() { d.askYielded(ctx) })
+	d.tasks.Go(func() { d.keepAskingYielded(ctx) })
 	d.tasks.Go(func() {
 		if err := d.kernel.WatchLinks(ctx, d.noteLinks); err != nil {
 			log.FromContext(ctx).Error(err, "Links are not watched: the agent does not notice when a carrier comes back")
 		}
 	})
-	d.askHeld(ctx)
+	d.keepAskingHeld(ctx)
 	return nil
 }
 
@@ -93,38 +93,38 @@ func (d *defender) noteLinks(links []plan.NetworkInterface) {
 	}
 }
 
-// isNotDown reports whether an interface has a carrier, as far as the defender knows. The caller
+// isLinkUpLocked reports whether an interface has a carrier, as far as the defender knows. The caller
 // holds the lock.
-func (d *defender) isNotDown(iface string) bool {
+func (d *defender) isLinkUpLocked(iface string) bool {
 	isUp, isKnown := d.isUp[iface]
 	return isUp || !isKnown
 }
 
 // noteObserved makes the defender use the node's addresses and gateways that the agent has just observed.
 func (d *defender) noteObserved(observed plan.Observed) {
-	d.gateways.note(plan.Gateways(observed))
+	d.gateways.setGateways(plan.Gateways(observed))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.defence.NodeAddresses = observed.Addresses
 }
 
-// forgetYields forgets the yields that do not matter any more, by what is desired.
-func (d *defender) forgetYields(desired []plan.Desired) {
+// forgetOutdatedYields forgets the yields that do not matter any more, by what is desired.
+func (d *defender) forgetOutdatedYields(desired []plan.Desired) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.defence.ForgetYields(desired)
+	d.defence.ForgetOutdatedYields(desired)
 	if len(d.defence.Yields) > 0 {
-		d.listen()
+		d.syncListeners()
 		pacing.Signal(d.yielded)
 	}
 }
 
-// forgetYieldsOfEarlierEntries forgets the yields that Announcements which the API server has
+// forgetYieldsAboveListedEpochs forgets the yields that Announcements which the API server has
 // just listed know nothing of.
-func (d *defender) forgetYieldsOfEarlierEntries(listed []purelbv1.Announcement) {
+func (d *defender) forgetYieldsAboveListedEpochs(listed []purelbv1.Announcement) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.defence.ForgetYieldsOfEarlierEntries(listed)
+	d.defence.ForgetYieldsAboveListedEpochs(listed)
 }
 
 // setHeld replaces what the node holds.
@@ -138,7 +138,7 @@ func (d *defender) setHeld(held []plan.Held) {
 			d.announcer.cancel(h.Interface, h.Prefix.Addr())
 		}
 	}
-	d.listen()
+	d.syncListeners()
 	d.beginContestChecks()
 }
 
@@ -153,11 +153,11 @@ func (d *defender) beginContestChecks() {
 	}
 }
 
-// checkedContests returns the epochs of the claims that were checked, by address.
-func (d *defender) checkedContests() map[netip.Addr]int64 {
+// checkedContestEpochs returns the epochs of the claims that were checked, by address.
+func (d *defender) checkedContestEpochs() map[netip.Addr]int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.defence.CheckedContests()
+	return d.defence.CheckedContestEpochs()
 }
 
 // heldAndYields returns copies of what the node holds and has yielded, by address.
@@ -185,11 +185,10 @@ func (d *defender) restoreYields(yields map[netip.Addr]plan.YieldedAddress) {
 // then it returns the Result. Nothing yields the address meanwhile.
 func (d *defender) changeUnlessYielded(
 	desired *plan.Desired, isReclaim bool, change func() error,
-) (result plan.Result, isDone bool, err error) {
+) (result plan.Result, isAllowed bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	result, isAllowed := d.defence.MayHave(desired, isReclaim, d.tasks.Now())
-	if !isAllowed {
+	if result, isAllowed = d.defence.AllowChange(desired, isReclaim, d.tasks.Now()); !isAllowed {
 		return result, false, nil
 	}
 	return plan.Result{}, true, change()
@@ -218,12 +217,13 @@ func (d *defender) rivals() map[netip.Addr]plan.Rival {
 	return d.defence.Rivals(d.tasks.Now())
 }
 
-// listen listens on the interfaces of what is held or yielded, and on no others.
-func (d *defender) listen() {
+// syncListeners makes the defender listen on the interfaces of what is held or yielded, and on no others. The
+// caller holds the lock.
+func (d *defender) syncListeners() {
 	if d.ctx == nil {
 		return
 	}
-	wanted := d.defence.Interfaces()
+	wanted := d.defence.ListenInterfaces()
 	for iface, stop := range order.ByKey(d.stopListening, strings.Compare) {
 		if !wanted[iface] {
 			stop()
@@ -274,11 +274,11 @@ func (d *defender) hear(ctx context.Context, iface string, m neigh.Message) {
 // carryOut does what a Reaction says. The caller holds the lock.
 func (d *defender) carryOut(ctx context.Context, r plan.Reaction) {
 	addr, iface := r.Held.Prefix.Addr(), r.Held.Interface
-	if r.NewRival != "" {
+	if r.NewRivalMAC != "" {
 		d.metrics.conflicts.Inc()
 		if r.MayLog {
 			log.FromContext(ctx).Info(
-				"Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.NewRival,
+				"Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.NewRivalMAC,
 			)
 		}
 		d.wakeWorker(ctx)
@@ -286,14 +286,14 @@ func (d *defender) carryOut(ctx context.Context, r plan.Reaction) {
 	if r.Announce {
 		d.announcer.announceOnce(iface, addr)
 	}
-	if r.YieldTo != "" {
+	if r.YieldToMAC != "" {
 		d.withdrawYielded(ctx, r)
 	}
 	if r.Check != nil {
 		within := d.tasks.Random(r.CheckWithin)
 		d.tasks.Go(func() {
 			d.tasks.Wait(ctx, within)
-			d.check(ctx, r.Check, iface)
+			d.runCheck(ctx, r.Check, iface)
 		})
 	}
 	if r.Report {
@@ -317,26 +317,26 @@ func (d *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
 	default:
 		logger.Info(
 			"Yielded an address to another station, which claims it and answers for it", "address", addr, "interface", iface,
-			"mac", r.YieldTo,
+			"mac", r.YieldToMAC,
 		)
 	}
 	pacing.Signal(d.yielded)
 	d.wakeWorker(ctx)
 }
 
-// check asks a station by itself for a held address, a few times.
-func (d *defender) check(ctx context.Context, c *plan.Check, iface string) {
+// runCheck asks a station by itself for a held address, a few times.
+func (d *defender) runCheck(ctx context.Context, c *plan.Check, iface string) {
 	for ctx.Err() == nil {
 		d.mu.Lock()
-		step := d.defence.NextCheckStep(c, d.tasks.Now())
+		step := d.defence.AdvanceCheck(c, d.tasks.Now())
 		d.carryOut(ctx, step.Reaction)
-		question := d.questionLocked(iface, c.Addr, nil)
+		question := d.questionCountingGatewaysLocked(iface, c.Addr, nil)
 		d.mu.Unlock()
 		if macs := neigh.ParseMACs([]string{c.MAC}); step.Ask && len(macs) > 0 {
 			_ = d.neighbours.AskStation(question, macs[0]) // what is not sent is not answered
 		}
-		if len(step.AskNodes) > 0 {
-			isAlone := d.isAlone(ctx, iface, step.AskNodes)
+		if len(step.AloneProbeAddrs) > 0 {
+			isAlone := d.probeWhetherAlone(ctx, iface, step.AloneProbeAddrs)
 			d.mu.Lock()
 			d.carryOut(ctx, d.defence.EndContest(c, isAlone, d.tasks.Now()))
 			d.mu.Unlock()
@@ -348,9 +348,9 @@ func (d *defender) check(ctx context.Context, c *plan.Check, iface string) {
 	}
 }
 
-// isAlone reports whether neither a node nor a gateway on the link of an interface answers. What could not
-// be asked proves nothing.
-func (d *defender) isAlone(ctx context.Context, iface string, nodes []netip.Addr) bool {
+// probeWhetherAlone asks nodes and gateways on the link of an interface, and reports whether none answers. What
+// could not be asked proves nothing.
+func (d *defender) probeWhetherAlone(ctx context.Context, iface string, nodes []netip.Addr) bool {
 	var questions []neigh.Question
 	for _, addr := range slices.Concat(nodes, d.gateways.gatewaysByInterface()[iface]) {
 		isAsked := slices.ContainsFunc(questions, func(q neigh.Question) bool { return q.Addr == addr })
@@ -358,7 +358,7 @@ func (d *defender) isAlone(ctx context.Context, iface string, nodes []netip.Addr
 			questions = append(questions, d.questionCountingGateways(iface, addr))
 		}
 	}
-	answers := d.neighbours.Probe(ctx, questions, aloneQuestions, aloneInterval)
+	answers := d.neighbours.Probe(ctx, questions, aloneProbes, aloneInterval)
 	return len(questions) > 0 && len(answers) == 0 && ctx.Err() == nil
 }
 

@@ -19,7 +19,7 @@ func (d *defender) questionIgnoringGateways(iface string, addr netip.Addr, previ
 	gateways := d.gateways.macsOf(iface)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	q := d.questionLocked(iface, addr, previousMACs)
+	q := d.questionCountingGatewaysLocked(iface, addr, previousMACs)
 	// A node that may have the address is heard, also where it is the gateway of the others.
 	q.IgnoredMACs = slices.DeleteFunc(
 		slices.Clone(gateways), func(mac neigh.MAC) bool { return slices.Contains(q.NodeMACs, mac) },
@@ -27,17 +27,18 @@ func (d *defender) questionIgnoringGateways(iface string, addr netip.Addr, previ
 	return q
 }
 
-// questionLocked is questionIgnoringGateways for a caller that holds the lock, and answers of gateways count.
-func (d *defender) questionLocked(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
+// questionCountingGatewaysLocked returns the question which station has an address that one of these stations may
+// have; answers of gateways count. The caller holds the lock.
+func (d *defender) questionCountingGatewaysLocked(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
 	return neigh.Question{
 		Target: neigh.Target{Interface: iface, Addr: addr},
 		Sender: d.defence.Sender(iface, addr), NodeMACs: neigh.ParseMACs(previousMACs),
 	}
 }
 
-// askHeld asks links for held addresses, until ctx ends: for all while the agent is not fresh,
+// keepAskingHeld asks links for held addresses, until ctx ends: for all while the agent is not fresh,
 // and for those whose previous holder may still answer.
-func (d *defender) askHeld(ctx context.Context) {
+func (d *defender) keepAskingHeld(ctx context.Context) {
 	now := d.tasks.Now()
 	next, repeat := now.Add(plan.AskInterval), now.Add(plan.RepeatInterval)
 	var eagerUntil time.Time
@@ -99,22 +100,22 @@ func (d *defender) askAll(ctx context.Context, held []plan.Held) {
 func (d *defender) askFor(ctx context.Context, h plan.Held) {
 	addr := h.Prefix.Addr()
 	d.mu.Lock()
-	d.defence.NoteAsked(addr, d.tasks.Now())
-	q := d.questionLocked(h.Interface, addr, h.PreviousMACs)
+	d.defence.NoteHeldAsked(addr, d.tasks.Now())
+	q := d.questionCountingGatewaysLocked(h.Interface, addr, h.PreviousMACs)
 	d.mu.Unlock()
 	if err := d.neighbours.Ask(q); err != nil {
 		log.FromContext(ctx).V(1).Info("Cannot ask for an address", "address", addr, "error", err.Error())
 	}
 }
 
-// askYielded asks the stations to which addresses were yielded whether they still have them,
+// keepAskingYielded asks the stations to which addresses were yielded whether they still have them,
 // until ctx ends, and wakes the worker when a station is silent.
-func (d *defender) askYielded(ctx context.Context) {
+func (d *defender) keepAskingYielded(ctx context.Context) {
 	for d.tasks.Wait(ctx, tasks.Forever, d.yielded) != tasks.Ended {
-		for questions := d.yieldQuestions(ctx); len(questions) > 0; questions = d.yieldQuestions(ctx) {
+		for questions := d.beginYieldQuestions(ctx); len(questions) > 0; questions = d.beginYieldQuestions(ctx) {
 			for _, q := range questions {
 				if err := d.neighbours.AskStation(q.Question, q.station); err != nil {
-					d.noteNotAsked(q.Addr)
+					d.noteYieldQuestionNotSent(q.Addr)
 				}
 			}
 			if d.tasks.Wait(ctx, plan.YieldAskInterval) == tasks.Ended {
@@ -130,11 +131,11 @@ type stationQuestion struct {
 	station neigh.MAC
 }
 
-// yieldQuestions returns what to ask now about yielded addresses; none if there are none.
-func (d *defender) yieldQuestions(ctx context.Context) []stationQuestion {
+// beginYieldQuestions returns what to ask now about yielded addresses; none if there are none.
+func (d *defender) beginYieldQuestions(ctx context.Context) []stationQuestion {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	due, isNewlySilent := d.defence.AskYielded(d.isNotDown, d.tasks.Now())
+	due, isNewlySilent := d.defence.BeginYieldQuestions(d.isLinkUpLocked, d.tasks.Now())
 	if isNewlySilent {
 		d.wakeWorker(ctx)
 	}
@@ -144,13 +145,13 @@ func (d *defender) yieldQuestions(ctx context.Context) []stationQuestion {
 		if macs := neigh.ParseMACs([]string{q.MAC}); len(macs) > 0 {
 			station = macs[0]
 		}
-		questions = append(questions, stationQuestion{d.questionLocked(q.Interface, q.Addr, nil), station})
+		questions = append(questions, stationQuestion{d.questionCountingGatewaysLocked(q.Interface, q.Addr, nil), station})
 	}
 	return questions
 }
 
-func (d *defender) noteNotAsked(addr netip.Addr) {
+func (d *defender) noteYieldQuestionNotSent(addr netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.defence.NoteNotAsked(addr)
+	d.defence.NoteYieldQuestionNotSent(addr)
 }

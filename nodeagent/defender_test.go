@@ -24,7 +24,7 @@ func defended(t *testing.T, edit ...func(*purelbv1.AnnouncedAddress)) *world {
 		Valid: 300 * time.Second, Preferred: 300 * time.Second,
 	})
 	w.settle()
-	w.kernel.Calls()
+	w.kernel.TakeCalls()
 	return w
 }
 
@@ -48,8 +48,8 @@ func (w *world) yieldTo(address string, mac neigh.MAC) {
 	w.defender.mu.Lock()
 	defer w.defender.mu.Unlock()
 	h := w.defender.defence.Held[netip.MustParseAddr(address)]
-	w.defender.defence.YieldTo(h, mac.String(), time.Now())
-	w.defender.withdrawYielded(w.t.Context(), plan.Reaction{Held: h, YieldTo: mac.String(), MayLog: true})
+	w.defender.defence.NoteYield(h, mac.String(), time.Now())
+	w.defender.withdrawYielded(w.t.Context(), plan.Reaction{Held: h, YieldToMAC: mac.String(), MayLog: true})
 }
 
 func (w *world) asked() int {
@@ -68,7 +68,7 @@ func TestYieldWhenNotFresh(t *testing.T) {
 		start := time.Now()
 		w.neighbours.claim("192.0.2.1", stranger)
 		synctest.Wait()
-		w.expect("changes, at once", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes, at once", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.expect("time", time.Duration(0), time.Since(start))
 		w.settle()
 		w.expect("state", "192.0.2.1 Yielded Yielded"+stranger.String(), w.states("node1"))
@@ -78,10 +78,10 @@ func TestYieldWhenNotFresh(t *testing.T) {
 			time.Sleep(time.Second)
 			w.settle()
 		}
-		w.expect("changes while it answers", []string(nil), w.kernel.Calls())
+		w.expect("changes while it answers", []string(nil), w.kernel.TakeCalls())
 		w.neighbours.unset("192.0.2.1")
 		silent := time.Now()
-		for len(w.kernel.Calls()) == 0 && time.Since(silent) < time.Minute {
+		for len(w.kernel.TakeCalls()) == 0 && time.Since(silent) < time.Minute {
 			time.Sleep(10 * time.Millisecond)
 			w.settle()
 		}
@@ -109,12 +109,12 @@ func TestYieldFails(t *testing.T) {
 		}
 		w.expect("state while it cannot", "192.0.2.1 Failed Lost", w.states("node1"))
 		w.kernel.Refuse(netip.MustParseAddr("192.0.2.1"), nil)
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		w.settle()
-		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.expect("state", "192.0.2.1 Yielded Yielded"+stranger.String(), w.states("node1"))
 		w.settle()
-		w.expect("changes once it is gone", []string(nil), w.kernel.Calls())
+		w.expect("changes once it is gone", []string(nil), w.kernel.TakeCalls())
 	})
 }
 
@@ -124,13 +124,13 @@ func TestYieldBlocksUntilTheEpochGrows(t *testing.T) {
 		w.neighbours.set("192.0.2.1", stranger)
 		w.neighbours.claim("192.0.2.1", stranger)
 		synctest.Wait()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		w.freshness.noteListed() // takeover would be allowed
 		w.settle()
-		w.expect("changes in the same epoch", []string(nil), w.kernel.Calls())
+		w.expect("changes in the same epoch", []string(nil), w.kernel.TakeCalls())
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].Epoch = 2 })
 		w.settle()
-		w.expect("changes in the next", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes in the next", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -146,7 +146,7 @@ func TestDefendWhenFresh(t *testing.T) {
 		w.expect("defences", 1, len(w.neighbours.heard()))
 		w.settle()
 		w.expect("state", "192.0.2.1 Announced Contested"+stranger.String(), w.states("node1"))
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 		time.Sleep(6 * time.Second)
 		w.freshness.noteRenewed(time.Now())
 		w.neighbours.claim("192.0.2.1", stranger)
@@ -164,11 +164,11 @@ func TestYieldWhenLeaving(t *testing.T) {
 		w.freshness.noteRenewed(time.Now())
 		w.neighbours.claim("192.0.2.1", stranger)
 		time.Sleep(2 * plan.CheckWindow)
-		w.expect("changes while nobody answers", []string(nil), w.kernel.Calls())
+		w.expect("changes while nobody answers", []string(nil), w.kernel.TakeCalls())
 		w.neighbours.set("192.0.2.1", stranger)
 		w.neighbours.claim("192.0.2.1", stranger)
 		synctest.Wait()
-		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.expect("defences", 0, len(w.neighbours.heard()))
 	})
 }
@@ -183,7 +183,7 @@ func TestBackToThePreviousHolder(t *testing.T) {
 		go func() { _ = w.defender.Start(t.Context()) }()
 		go func() { _ = w.announcer.Start(t.Context()) }()
 		w.settle()
-		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		time.Sleep(2 * time.Second)
 		before := len(w.neighbours.heard())
 		w.neighbours.claim("192.0.2.1", oldHolder)
@@ -203,7 +203,7 @@ func TestBackToThePreviousHolder(t *testing.T) {
 		w.neighbours.set("192.0.2.1", oldHolder)
 		w.neighbours.claim("192.0.2.1", oldHolder)
 		synctest.Wait()
-		w.expect("changes when it is handed back", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes when it is handed back", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.expect("claims against the next holder", 0, len(w.neighbours.heard())-before)
 	})
 }
@@ -215,12 +215,12 @@ func TestYieldToSuspect(t *testing.T) {
 		w := defended(t)
 		time.Sleep(5*time.Second + time.Millisecond)
 		w.expect("asked in 5 s", 5, w.asked())
-		w.expect("changes while nobody answers", []string(nil), w.kernel.Calls())
+		w.expect("changes while nobody answers", []string(nil), w.kernel.TakeCalls())
 		w.neighbours.set("192.0.2.1", stranger)
 		time.Sleep(plan.AskInterval + plan.Hesitation)
 		synctest.Wait()
 		w.expect("asked", 6, w.asked())
-		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 
 		// One that is fresh does not ask.
 		w = defended(t)
@@ -254,7 +254,7 @@ func TestNotSuspected(t *testing.T) {
 				w.neighbours.set("192.0.2.1", stranger)
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				w.expect("changes", []string(nil), w.kernel.Calls())
+				w.expect("changes", []string(nil), w.kernel.TakeCalls())
 				if w.asked() < 30 {
 					t.Errorf("asked %d times", w.asked())
 				}
@@ -268,10 +268,10 @@ func TestCarrierReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := defended(t)
 		time.Sleep(300 * time.Millisecond)
-		w.kernel.SetUp("eth0", false)
+		w.kernel.SetLinkUp("eth0", false)
 		w.settle()
 		w.neighbours.set("192.0.2.1", stranger)
-		w.kernel.SetUp("eth0", true) // the worker may be busy
+		w.kernel.SetLinkUp("eth0", true) // the worker may be busy
 		synctest.Wait()
 		w.expect("asked", 1, w.asked())
 		w.neighbours.unset("192.0.2.1") // the switch does not forward yet
@@ -282,7 +282,7 @@ func TestCarrierReturns(t *testing.T) {
 		w.neighbours.set("192.0.2.1", stranger)
 		time.Sleep(eagerInterval + plan.Hesitation)
 		synctest.Wait()
-		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -322,7 +322,7 @@ func returned(t *testing.T, cutOff time.Duration) *world {
 	w.settle()
 	w.neighbours.say(neigh.Message{Kind: neigh.Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: oldHolder})
 	time.Sleep(cutOff)
-	w.kernel.Calls()
+	w.kernel.TakeCalls()
 	return w
 }
 
@@ -335,7 +335,7 @@ func TestPreviousHolderHasItAgain(t *testing.T) {
 		w.neighbours.set("192.0.2.1", oldHolder)
 		time.Sleep(plan.AskInterval + plan.Hesitation)
 		synctest.Wait()
-		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.expect("announcements", before, len(w.neighbours.heard()))
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -343,7 +343,7 @@ func TestPreviousHolderHasItAgain(t *testing.T) {
 		w.neighbours.set("192.0.2.1", oldHolder)
 		w.neighbours.claim("192.0.2.1", oldHolder)
 		synctest.Wait()
-		w.expect("changes at a claim", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes at a claim", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -355,7 +355,7 @@ func TestPreviousHolderGoesOnAnswering(t *testing.T) {
 		w.neighbours.set("192.0.2.1", oldHolder)
 		before := len(w.neighbours.heard())
 		time.Sleep(time.Minute)
-		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("changes", []string(nil), w.kernel.TakeCalls())
 		if after := len(w.neighbours.heard()); after < before+59 { // the sixtieth may be due at the very end
 			t.Errorf("%d announcements before and %d after a minute", before, after)
 		}

@@ -15,11 +15,13 @@ type Disk interface {
 	ReplaceDurably(path string, text []byte) error
 }
 
-// files are those of the node.
-type files struct{}
+// nodeDisk has the files of the node.
+type nodeDisk struct{}
 
-func (files) ReadWithin(path string, timeout time.Duration) ([]byte, error) {
+func (nodeDisk) ReadWithin(path string, timeout time.Duration) ([]byte, error) {
 	return file.ReadWithin(path, timeout)
 }
 
-func (files) ReplaceDurably(path string, text []byte) error { return file.ReplaceDurably(path, text) }
+func (nodeDisk) ReplaceDurably(path string, text []byte) error {
+	return file.ReplaceDurably(path, text)
+}

@@ -5,7 +5,7 @@
 // changes, the kernel's links, addresses or routes change, a link has answered, a lifetime runs
 // down), it does the same: it gathers all inputs, lets the pure package plan decide, applies the
 // decision (packages link and neigh), and reports the statuses that differ. What it remembers
-// between two syncs is in one struct, state, which no other goroutine uses. Lists at the API server
+// between two syncs is in one struct, workerState, which no other goroutine uses. Lists at the API server
 // run beside the worker, one at a time, and wake it when they have ended.
 //
 // Beside the worker there also run: the heartbeat, which renews the node's Lease; the reporter, which
@@ -27,7 +27,7 @@
 // has them from the checkpoint (checkpoint.go). It withdraws nothing for that, and renews the lifetimes of its
 // addresses. As its Lease is not renewed it is fresh no more. Then it takes no address over without asking (Diff in
 // plan/difference.go), defends none, and yields to a station that it asks by itself and that answers
-// (plan/wire_rules.go), and it asks links for its own addresses (askHeld in defender_asking.go).
+// (plan/wire_rules.go), and it asks links for its own addresses (keepAskingHeld in defender_asking.go).
 //
 // Stopping the agent withdraws nothing: the kernel goes on answering for its addresses, and the
 // next process adopts them.

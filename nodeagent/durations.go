@@ -16,11 +16,11 @@ const (
 	// minSuspension is the shortest time of suspension that counts: the two clocks that show it are
 	// not read at the same moment.
 	minSuspension = 100 * time.Millisecond
-	// After a sync there is none for restPerSync times as long as it took, up to maxSyncRest: with thousands
+	// After a sync there is none for syncRestFactor times as long as it took, up to maxSyncRest: with thousands
 	// of addresses a sync takes tens of milliseconds, and what changes meanwhile is one sync. The first
 	// change after a rest is served at once, as are lists that the heartbeat asks for.
-	restPerSync = 4
-	maxSyncRest = 250 * time.Millisecond
+	syncRestFactor = 4
+	maxSyncRest    = 250 * time.Millisecond
 	// cacheLag is for how long the cache may be behind after a list at the API server: several
 	// times what the watches wait before they try again.
 	cacheLag = 5 * time.Second
@@ -32,29 +32,29 @@ const (
 	// server refused: it is likely to refuse the status again.
 	minRetry = 200 * time.Millisecond
 	maxRetry = 5 * time.Second
-	// statusSettle is how long after a change of an Announcement's status the agent looks
+	// statusCheckDelay is how long after a change of an Announcement's status the agent looks
 	// whether the status is right: no shorter than plan.ReprobeInterval, so that a state that
 	// changes with each look is not written more often than it was.
-	statusSettle = time.Second
+	statusCheckDelay = time.Second
 
-	// After reports that took long there are none for restPerReport times as long, up to
+	// After reports that took long there are none for reportRestFactor times as long, up to
 	// maxReportRest: when much happens, or the API server has much to do, several changes are
 	// reported as one.
-	restPerReport = 5
-	maxReportRest = 250 * time.Millisecond
+	reportRestFactor = 5
+	maxReportRest    = 250 * time.Millisecond
 
-	// probeSettle is for how long it is not reported that the link is being asked for an address: with the
+	// probingReportDelay is for how long it is not reported that the link is being asked for an address: with the
 	// default of two probes 100 ms apart, and a busy machine, that is over by then.
-	probeSettle = 500 * time.Millisecond
+	probingReportDelay = 500 * time.Millisecond
 
 	// checkpointReadTimeout is how long the start waits for a disk that may hang.
 	checkpointReadTimeout = 2 * time.Second
-	// saveGap is the least time between two checkpoints: with many addresses a checkpoint is
+	// checkpointGap is the least time between two checkpoints: with many addresses a checkpoint is
 	// large, and many may come one after the other.
-	saveGap = time.Second
-	// recordGap is the least time between two writes of the record of the agent's addresses: short,
+	checkpointGap = time.Second
+	// ownershipGap is the least time between two writes of the record of the agent's addresses: short,
 	// since what is added meanwhile is unknown to the next process if this one is killed.
-	recordGap = 20 * time.Millisecond
+	ownershipGap = 20 * time.Millisecond
 
 	// stuckAfter is for how long a sync may run, whole syncs may fail, or an item may wait for
 	// the worker, before the agent counts as stuck.
@@ -81,7 +81,7 @@ const (
 	eagerFor      = 5 * time.Second
 	// relistenAfter is how long after an interface could not be listened to it is tried again.
 	relistenAfter = 200 * time.Millisecond
-	// aloneInterval is how long a node waits for answers to each of the aloneQuestions by which it finds out
+	// aloneInterval is how long a node waits for answers to each of the aloneProbes by which it finds out
 	// whether it is alone on a link.
 	aloneInterval = 100 * time.Millisecond
 	// wakeGap is the least time between two wakes of the worker by what was heard.
@@ -103,8 +103,8 @@ const (
 const (
 	// askRate is how many addresses an agent that is not fresh asks for in a second.
 	askRate = 200
-	// aloneQuestions is how often a node asks whether it is alone on a link.
-	aloneQuestions = 3
+	// aloneProbes is how often a node asks whether it is alone on a link.
+	aloneProbes = 3
 	// maxProxyAddrs bounds at how many of the node's addresses the proxy is asked.
 	maxProxyAddrs = 8
 )

@@ -28,8 +28,8 @@ func newGatewayCache(kernel Kernel, now func() time.Time) gatewayCache {
 	return gatewayCache{kernel: kernel, now: now, macs: map[string]cachedMACs{}}
 }
 
-// note makes the cache ask the kernel for these gateways from now on.
-func (g *gatewayCache) note(gateways map[string][]netip.Addr) {
+// setGateways makes the cache ask the kernel for these gateways from now on.
+func (g *gatewayCache) setGateways(gateways map[string][]netip.Addr) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.gateways = gateways

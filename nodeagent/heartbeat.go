@@ -29,12 +29,12 @@ type heartbeat struct {
 	freshness *freshness
 	watchdog  *watchdog.Watchdog
 	tasks     tasks.Runner
-	// syncLive lists at the API server and applies, and isCacheFilled reports whether changes are
+	// syncFromAPIServer lists at the API server and applies, and isCacheFilled reports whether changes are
 	// applied without that.
-	syncLive      func(context.Context) error
-	isCacheFilled func() bool
-	// report is signalled when there may be statuses to write.
-	report chan<- struct{}
+	syncFromAPIServer func(context.Context) error
+	isCacheFilled     func() bool
+	// wakeReporter is signalled when there may be statuses to write.
+	wakeReporter chan<- struct{}
 	// reconnect, if set, drops the connections to the API server.
 	reconnect func()
 	// leaseVersion is that of the Lease after the last renewal. The next process begins without.
@@ -46,8 +46,8 @@ func newHeartbeat(a *Agent) *heartbeat {
 		client: a.Client, lease: client.ObjectKey{Namespace: a.Namespace, Name: purelbv1.LeasePrefix + a.NodeName},
 		node:      a.NodeName,
 		freshness: a.freshness, watchdog: a.watchdog, tasks: a.Tasks,
-		syncLive: a.syncLive, isCacheFilled: a.isCacheFilled.Load,
-		report: a.reporter.Changed, reconnect: a.Reconnect,
+		syncFromAPIServer: a.syncFromAPIServer, isCacheFilled: a.isCacheFilled.Load,
+		wakeReporter: a.reporter.Changed, reconnect: a.Reconnect,
 	}
 }
 
@@ -98,13 +98,13 @@ func (h *heartbeat) Start(ctx context.Context) error {
 // tells it of changes. The reporter writes only after the renewal.
 func (h *heartbeat) beat(ctx context.Context) error {
 	h.freshness.noteBeat()
-	h.watchdog.TestWorker()
+	h.watchdog.PingWorker()
 	if err := h.watchdog.CheckBlocked(); err != nil {
 		return err
 	}
 	if !h.freshness.isFresh() || !h.isCacheFilled() {
-		defer pacing.Signal(h.report)
-		if err := h.syncLive(ctx); err != nil {
+		defer pacing.Signal(h.wakeReporter)
+		if err := h.syncFromAPIServer(ctx); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ func lease() *coordinationv1.Lease {
 // heartbeat returns a heartbeat that does itself what it asks the worker to do.
 func (w *world) heartbeat() *heartbeat {
 	h := newHeartbeat(w.Agent)
-	h.syncLive = func(context.Context) error { return w.listAndSync(true) }
+	h.syncFromAPIServer = func(context.Context) error { return w.listAndSync(true) }
 	return h
 }
 
@@ -117,7 +117,7 @@ func TestFaultRestoredDatabase(t *testing.T) {
 			t.Errorf("after %d renewals: %v", renewals, err)
 		}
 		w.reconcileOrFail()
-		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 	})
 }
 
@@ -134,7 +134,7 @@ func TestHeartbeatListsFirst(t *testing.T) {
 		// It does not wait until the link has been asked.
 		w.expect("first beat", time.Duration(0), (*beats)[0])
 		w.reconcileOrFail()
-		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 
 		// Away for less than two periods: it was never out of date.
 		w.made()
@@ -153,13 +153,13 @@ func TestHeartbeatListsFirst(t *testing.T) {
 		w.fail(nil)
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
 		synctest.Wait()
-		w.kernel.Calls()
+		w.kernel.TakeCalls()
 		time.Sleep(1100 * time.Millisecond)
 		synctest.Wait()
 		// The report that failed while the API server was away may be tried again before.
 		requests := slices.DeleteFunc(w.made(), func(request string) bool { return request == "apply status" })
 		w.expect("requests after an outage", []string{"list", "patch purelb-node1"}, requests[:min(2, len(requests))])
-		w.expect("changes after an outage", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes after an outage", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 	})
 }
 

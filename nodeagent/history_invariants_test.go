@@ -47,7 +47,7 @@ func (h *history) lostForeign() (breaches []string) {
 }
 
 func (h *history) withdrawn() (breaches []string) {
-	for _, call := range h.kernel.Calls() {
+	for _, call := range h.kernel.TakeCalls() {
 		words := strings.Fields(call)
 		if words[0] != "Remove" {
 			continue

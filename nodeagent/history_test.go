@@ -78,7 +78,7 @@ func runHistory(t *testing.T, seed uint64) {
 		},
 		since: map[string]time.Time{}, foreign: map[plan.Address]bool{}, mend: map[string]func(){},
 	}
-	h.Checkpoint = "agent.json"
+	h.CheckpointPath = "agent.json"
 	h.faulty.onlyObserve = true // what holds a mutex meanwhile would stop the clock of this test
 	for _, own := range []string{"192.0.2.11/24", "192.0.2.12/24"} {
 		h.putForeign("eth0", own)
@@ -140,8 +140,8 @@ var steps = []step{
 	{"an Announcement is deleted, and made anew", 1, (*history).deleteAnnouncement},
 	{"the agent restarts", 1, (*history).restart},
 	fault(linkDown, func(h *history) (end func()) {
-		h.kernel.SetUp("eth0", false)
-		return func() { h.kernel.SetUp("eth0", true) }
+		h.kernel.SetLinkUp("eth0", false)
+		return func() { h.kernel.SetLinkUp("eth0", true) }
 	}),
 	fault(apiHangs, func(h *history) (end func()) {
 		h.apiHangs.Store(true)

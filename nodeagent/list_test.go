@@ -27,7 +27,7 @@ func TestFaultChangeDuringList(t *testing.T) {
 			w.edit("node1", func(spec *purelbv1.AnnouncementSpec) {
 				spec.Addresses = append(spec.Addresses, virtual("198.51.100.2"))
 			})
-			_, err := w.syncKnown(ctx)
+			_, err := w.syncWoken(ctx)
 			return err
 		},
 	})
@@ -42,6 +42,6 @@ func TestFaultChangeDuringList(t *testing.T) {
 	}
 	w.expect(
 		"kernel", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Add 198.51.100.2/32 kube-lb0"},
-		w.kernel.Calls(),
+		w.kernel.TakeCalls(),
 	)
 }

@@ -11,16 +11,16 @@ import (
 
 // Metrics are the agent's own metrics.
 type Metrics struct {
-	sent        prometheus.Counter
-	additions   prometheus.Counter
-	withdrawals prometheus.Counter
-	renewals    prometheus.Counter
-	conflicts   prometheus.Counter
-	yields      prometheus.Counter
-	silence     prometheus.Histogram
-	failover    prometheus.Histogram
-	announced   *announcedGauges
-	watched     *watchedGauges
+	announcementsSent prometheus.Counter
+	additions         prometheus.Counter
+	withdrawals       prometheus.Counter
+	renewals          prometheus.Counter
+	conflicts         prometheus.Counter
+	yields            prometheus.Counter
+	silence           prometheus.Histogram
+	failover          prometheus.Histogram
+	announced         *announcedGauges
+	watched           *watchedGauges
 }
 
 // claimBuckets are those of histograms about claims, in seconds. A claim is to be made within one.
@@ -32,7 +32,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "purelb_lbnodeagent_" + name, Help: help})
 	}
 	m := &Metrics{
-		sent:        counter("garp_sent_total", "Gratuitous ARP requests and unsolicited neighbour advertisements sent."),
+		announcementsSent: counter(
+			"garp_sent_total", "Gratuitous ARP requests and unsolicited neighbour advertisements sent.",
+		),
 		additions:   counter("address_additions_total", "Addresses added to interfaces."),
 		withdrawals: counter("address_withdrawals_total", "Addresses removed from interfaces."),
 		renewals:    counter("address_renewals_total", "Renewals of the lifetimes of addresses."),
@@ -55,8 +57,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			stateDescription: prometheus.NewDesc("purelb_lbnodeagent_addresses",
 				"Addresses that the node is to announce, by state.", []string{"state"}, nil)},
 	}
-	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.silence, m.failover,
-		m.announced, m.watched)
+	registry.MustRegister(m.announcementsSent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.silence,
+		m.failover, m.announced, m.watched)
 	return m
 }
 
@@ -65,7 +67,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 func (m *Metrics) setAnnounced(node string, announced []plan.AnnouncedServices, states map[purelbv1.AddressState]int) {
 	m.announced.mu.Lock()
 	defer m.announced.mu.Unlock()
-	m.announced.node, m.announced.addresses, m.announced.states = node, announced, states
+	m.announced.node, m.announced.addresses, m.announced.stateCounts = node, announced, states
 }
 
 // announcedGauges is one gauge for each address and Service, and one for each state. They are
@@ -75,7 +77,7 @@ type announcedGauges struct {
 	mu                            sync.Mutex
 	node                          string
 	addresses                     []plan.AnnouncedServices
-	states                        map[purelbv1.AddressState]int
+	stateCounts                   map[purelbv1.AddressState]int
 }
 
 // Describe implements prometheus.Collector.
@@ -87,7 +89,7 @@ func (g *announcedGauges) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (g *announcedGauges) Collect(ch chan<- prometheus.Metric) {
 	g.mu.Lock()
-	node, addresses, counts := g.node, g.addresses, g.states
+	node, addresses, counts := g.node, g.addresses, g.stateCounts
 	g.mu.Unlock()
 	for _, state := range purelbv1.AddressStates {
 		ch <- prometheus.MustNewConstMetric(g.stateDescription, prometheus.GaugeValue, float64(counts[state]), string(state))

@@ -29,25 +29,25 @@ type apiObjects struct {
 	isFromCheckpoint bool
 }
 
-// readObjects reads the objects from the API server if isLive, else from the cache. The
+// readObjects reads the objects from the API server if isFromAPIServer, else from the cache. The
 // CommonAnnouncements are read from the cache as soon as there is one: they are large, all
 // nodes have them, and to be behind with them does no harm.
-func (a *Agent) readObjects(ctx context.Context, isLive bool) (apiObjects, error) {
+func (a *Agent) readObjects(ctx context.Context, isFromAPIServer bool) (apiObjects, error) {
 	// The agent only reads objects, so those of the cache need not be copied.
 	reader, ofNode := client.Reader(a.Client), []client.ListOption{
 		client.InNamespace(a.Namespace), client.UnsafeDisableDeepCopy,
 	}
-	if isLive { // the cache holds no other nodes' Announcements, and has no index
+	if isFromAPIServer { // the cache holds no other nodes' Announcements, and has no index
 		reader, ofNode = a.APIReader, append(ofNode, client.MatchingFields{"spec.nodeName": a.NodeName})
 	}
 	commonReader, ofAgent := client.Reader(a.Client), []client.ListOption{
 		client.InNamespace(a.Namespace), client.UnsafeDisableDeepCopy,
 	}
 	if !a.isCacheFilled.Load() {
-		commonReader, ofAgent = a.APIReader, append(ofAgent, client.MatchingFields{"spec.lbNodeAgent": a.LBNodeAgent})
+		commonReader, ofAgent = a.APIReader, append(ofAgent, client.MatchingFields{"spec.lbNodeAgent": a.LBNodeAgentName})
 	}
 	failed := func(action string, err error) (apiObjects, error) {
-		return apiObjects{}, fmt.Errorf("%w: %s: %w", errUnobserved, action, err)
+		return apiObjects{}, fmt.Errorf("%w: %s: %w", errWholeSyncFailed, action, err)
 	}
 	announcements := &purelbv1.AnnouncementList{}
 	if err := reader.List(ctx, announcements, ofNode...); err != nil {
@@ -71,7 +71,7 @@ func (a *Agent) readObjects(ctx context.Context, isLive bool) (apiObjects, error
 		}
 	}
 	for _, c := range common.Items {
-		if c.Spec.LBNodeAgent == a.LBNodeAgent {
+		if c.Spec.LBNodeAgent == a.LBNodeAgentName {
 			objects.commonAnnouncements = append(objects.commonAnnouncements, c)
 		}
 	}
@@ -79,9 +79,9 @@ func (a *Agent) readObjects(ctx context.Context, isLive bool) (apiObjects, error
 		return cmp.Compare(a.Name, b.Name)
 	})
 	agent := &purelbv1.LBNodeAgent{}
-	err := reader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.LBNodeAgent}, agent)
+	err := reader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.LBNodeAgentName}, agent)
 	if client.IgnoreNotFound(err) != nil {
-		return failed("get LBNodeAgent "+a.LBNodeAgent, err)
+		return failed("get LBNodeAgent "+a.LBNodeAgentName, err)
 	}
 	if err == nil {
 		objects.lbNodeAgent = agent

@@ -26,14 +26,14 @@ func newOwnershipSaver(a *Agent) *file.Saver {
 		What:        "the record of the agent's addresses",
 		Consequence: "the next process would not recognise the addresses that were added meanwhile",
 		Path:        a.Ownership.Path, Replace: file.Replace,
-		BeforeLast: a.endSyncs, Changed: make(chan struct{}, 1), Wake: a.wake, Writes: pacing.Batch{Gap: recordGap},
+		BeforeFinalWrite: a.endSyncs, Changed: make(chan struct{}, 1), Wake: a.wake, Writes: pacing.Batch{Gap: ownershipGap},
 	}
 	a.Ownership.OnChange(func() { s.Save(a.Ownership.Content, false) })
 	return s
 }
 
 // endSyncs waits until the worker, which is stopping, has ended, since its last sync may add addresses:
-// for file.LastTimeout at the most.
+// for file.FinalWriteTimeout at the most.
 func (a *Agent) endSyncs() {
-	a.Tasks.Wait(context.Background(), file.LastTimeout, a.ended) // a sync that hangs goes with the process
+	a.Tasks.Wait(context.Background(), file.FinalWriteTimeout, a.workerEnded) // a sync that hangs goes with the process
 }

@@ -26,13 +26,13 @@ func TestAskingBlocksNothing(t *testing.T) {
 			w.expect("time", time.Duration(0), time.Since(start))
 		}
 		once()
-		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.TakeCalls())
 		w.expect("states", "192.0.2.1 Pending Probing, 192.0.2.2 Pending Probing, 198.51.100.1 Announced", w.states("node1"))
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = s.Addresses[1:2] })
 		once()
-		w.expect("changes while asking", []string{"Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes while asking", []string{"Remove 198.51.100.1/32 kube-lb0"}, w.kernel.TakeCalls())
 		w.reconcileOrFail()
-		w.expect("changes when nobody has answered", []string{"Add 192.0.2.2/32 eth0"}, w.kernel.Calls())
+		w.expect("changes when nobody has answered", []string{"Add 192.0.2.2/32 eth0"}, w.kernel.TakeCalls())
 		w.expect("time", 200*time.Millisecond, time.Since(start))
 		w.expect("probes", [][]string{{"192.0.2.1", "192.0.2.2"}}, w.neighbours.probes)
 	})
@@ -43,7 +43,7 @@ func TestSilenceDoesNotLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
 		_, _ = w.once()
-		time.Sleep(plan.SilenceValid + time.Second) // busy elsewhere
+		time.Sleep(plan.SilenceValidFor + time.Second) // busy elsewhere
 		w.neighbours.set("192.0.2.1", stranger)
 		w.reconcileOrFail()
 		w.expect("states", "192.0.2.1 Conflict Answered"+stranger.String(), w.states("node1"))
@@ -51,7 +51,7 @@ func TestSilenceDoesNotLast(t *testing.T) {
 		w.neighbours.unset("192.0.2.1")
 		time.Sleep(plan.ReprobeInterval)
 		w.reconcileOrFail()
-		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
 		w.reconcileOrFail()
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })

@@ -316,7 +316,7 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 func (p *process) start() {
 	a := &Agent{
 		Client: p.Client, APIReader: p.APIReader, Kernel: p.faulty, Neighbours: p.neighbours, Metrics: p.Metrics,
-		NodeName: p.NodeName, Namespace: p.Namespace, LBNodeAgent: p.LBNodeAgent, Checkpoint: p.Checkpoint,
+		NodeName: p.NodeName, Namespace: p.Namespace, LBNodeAgentName: p.LBNodeAgentName, CheckpointPath: p.CheckpointPath,
 	}
 	p.Agent = a
 	if p.recording != nil {
@@ -541,10 +541,10 @@ func TestFaultAPIServerAway(t *testing.T) {
 					p.expect("it has "+address, true, p.holds(address))
 				}
 				p.kernel.Strip("kube-lb0", prefixOf("198.51.100.1/32"))
-				p.kernel.SetUp("eth0", false) // a fact changes, which cannot be reported
+				p.kernel.SetLinkUp("eth0", false) // a fact changes, which cannot be reported
 				time.Sleep(50 * time.Millisecond)
 				p.expect("it is back", true, p.holds("198.51.100.1"))
-				p.kernel.SetUp("eth0", true)
+				p.kernel.SetLinkUp("eth0", true)
 
 				// One that starts meanwhile, and has no checkpoint, keeps what is there.
 				p.stop()
@@ -597,7 +597,7 @@ func TestFaultDisk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1")))
-				p.Checkpoint = t.TempDir() + "/agent.json"
+				p.CheckpointPath = t.TempDir() + "/agent.json"
 				mend := breakIt(p.disk)
 				defer mend()
 				p.start()
@@ -616,11 +616,11 @@ func TestFaultDisk(t *testing.T) {
 				if !strings.Contains(ready.Message, "the checkpoint is not written") || ready.Status != "True" {
 					t.Errorf("Ready is %s: %q", ready.Status, ready.Message)
 				}
-				p.expect("it is written", false, p.disk.has(p.Checkpoint))
+				p.expect("it is written", false, p.disk.has(p.CheckpointPath))
 				mend()
-				time.Sleep(file.Retry + time.Second)
+				time.Sleep(file.RetryInterval + time.Second)
 				synctest.Wait()
-				p.expect("it is written then", true, strings.Contains(string(p.disk.files[p.Checkpoint]), "198.51.100.1"))
+				p.expect("it is written then", true, strings.Contains(string(p.disk.files[p.CheckpointPath]), "198.51.100.1"))
 				if ready := p.get("node1").Status.Conditions[0]; strings.Contains(ready.Message, "checkpoint") {
 					t.Errorf("Ready still says %q", ready.Message)
 				}
@@ -661,7 +661,7 @@ func TestFaultDiskOfTheRecord(t *testing.T) {
 				}
 				p.expect("it is written", false, p.disk.has("addresses.json"))
 				mend()
-				time.Sleep(file.Retry + time.Second)
+				time.Sleep(file.RetryInterval + time.Second)
 				synctest.Wait()
 				p.expect(
 					"the record", `{"192.0.2.1/32":true,"198.51.100.1/32":false,"198.51.100.2/32":true}`,
@@ -714,7 +714,7 @@ func TestFaultReportsHang(t *testing.T) {
 			objects = append(objects, ann)
 		}
 		p := newProcess(t, objects...)
-		p.Checkpoint = t.TempDir() + "/agent.json"
+		p.CheckpointPath = t.TempDir() + "/agent.json"
 		p.start()
 		defer p.stop()
 		time.Sleep(10 * time.Second)
@@ -733,8 +733,8 @@ func TestFaultReportsHang(t *testing.T) {
 			s.Addresses = append(s.Addresses, virtual("198.51.100.1"))
 		})
 		time.Sleep(3 * time.Second)
-		p.expect("the checkpoint has what has changed", true, strings.Contains(p.disk.text(p.Checkpoint), "198.51.100.1"))
-		if n := p.mostReports.Load(); n == 0 || n > report.Parallel {
+		p.expect("the checkpoint has what has changed", true, strings.Contains(p.disk.text(p.CheckpointPath), "198.51.100.1"))
+		if n := p.mostReports.Load(); n == 0 || n > report.MaxParallelWrites {
 			t.Errorf("%d requests at a time", n)
 		}
 		for s := range 40 {

@@ -76,13 +76,13 @@ func askProxy(ctx context.Context, client *http.Client, at netip.AddrPort) proxy
 
 // isProxyBehind reports whether the service proxy does not serve an address yet whose traffic
 // stays on this node. A proxy that has been asked for long in this sync counts as behind.
-func (a *application) isProxyBehind(ctx context.Context, d *plan.Desired) bool {
+func (a *decisionApplier) isProxyBehind(ctx context.Context, d *plan.Desired) bool {
 	if a.Proxy == nil {
 		return false
 	}
 	began := a.Tasks.Now()
-	defer func() { a.proxyTime += a.Tasks.Now().Sub(began) }()
-	return a.proxyTime >= proxyBudget || !a.Proxy.Serves(ctx, a.proxyAddrs, d.Addr, d.HealthPort)
+	defer func() { a.proxyTimeSpent += a.Tasks.Now().Sub(began) }()
+	return a.proxyTimeSpent >= proxyBudget || !a.Proxy.Serves(ctx, a.proxyAddrs, d.Addr, d.HealthPort)
 }
 
 // proxyAddrs returns the node's loopback addresses and some others of its own.

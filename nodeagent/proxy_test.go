@@ -42,7 +42,7 @@ func TestWaitForProxy(t *testing.T) {
 				if err != nil || again > plan.ProxyRetry {
 					t.Errorf("again in %s, %v", again, err)
 				}
-				w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.2/32 kube-lb0"}, w.kernel.Calls())
+				w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.2/32 kube-lb0"}, w.kernel.TakeCalls())
 				w.expect("states", "198.51.100.1 Pending WaitingForProxy, 198.51.100.2 Announced", w.states("node1"))
 				p.serves = row.serves
 				for w.states("node1") != "198.51.100.1 Announced, 198.51.100.2 Announced" && time.Since(start) < time.Minute {

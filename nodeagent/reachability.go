@@ -59,7 +59,7 @@ func (r *reachability) Start(ctx context.Context) error {
 	for {
 		wait := tasks.Forever
 		r.mu.Lock()
-		if at, isAny := r.asker.NextRound(); isAny {
+		if at, isAny := r.asker.NextRoundAt(); isAny {
 			wait = max(0, tasks.Until(r.tasks, at), tasks.Until(r.tasks, last.Add(reach.RoundGap)))
 		}
 		r.mu.Unlock()
@@ -68,13 +68,13 @@ func (r *reachability) Start(ctx context.Context) error {
 			return nil
 		case tasks.TimeOver:
 			last = r.tasks.Now()
-			r.round(ctx)
+			r.runRound(ctx)
 		}
 	}
 }
 
-// set replaces what is asked for.
-func (r *reachability) set(askings []purelbv1.Announcement) {
+// setAskings replaces what is asked for.
+func (r *reachability) setAskings(askings []purelbv1.Announcement) {
 	targets := reach.Targets(askings, r.nodeName, r.defender.canAsk)
 	r.mu.Lock()
 	r.asker.SetTargets(targets, r.tasks.Now())
@@ -82,10 +82,10 @@ func (r *reachability) set(askings []purelbv1.Announcement) {
 	pacing.Signal(r.changed)
 }
 
-// round asks for what is due, and wakes the worker if there is something to report.
-func (r *reachability) round(ctx context.Context) {
+// runRound asks for what is due, and wakes the worker if there is something to report.
+func (r *reachability) runRound(ctx context.Context) {
 	r.mu.Lock()
-	due, questions := r.asker.Begin(r.tasks.Now())
+	due, questions := r.asker.BeginRound(r.tasks.Now())
 	r.mu.Unlock()
 	answers := map[reach.Key]reach.Answer{}
 	byLink := map[string][]neigh.Question{} // an address may be asked for on several links
@@ -109,7 +109,7 @@ func (r *reachability) round(ctx context.Context) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.asker.End(due, answers, r.tasks.Now()) {
+	if r.asker.EndRound(due, answers, r.tasks.Now()) {
 		pacing.Signal(r.wake)
 	}
 }

@@ -29,8 +29,8 @@ func newReporter(agent *Agent) *reporter {
 		Tasks:  agent.Tasks,
 		Client: func() client.Client { return agent.Client }, Kind: "Announcement", FieldOwner: FieldOwner,
 		IsSame: plan.SameStatus, Changed: make(chan struct{}, 1),
-		Timeout: requestTimeout, Rests: pacing.Batch{RestPerWork: restPerReport, MaxGap: maxReportRest},
-		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry}, MaxUnanswered: maxBackoff,
+		Timeout: requestTimeout, Rests: pacing.Batch{RestPerWork: reportRestFactor, MaxGap: maxReportRest},
+		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry}, MaxUnansweredWait: maxBackoff,
 	}}
 }
 
@@ -54,15 +54,15 @@ func (r *reporter) setStatuses(
 		before, after := announcements[i].Status, statuses[i]
 		reports[i] = report.Status[purelbv1.AnnouncementStatus]{
 			Object: &announcements[i], Before: before, After: after,
-			MayWait: max(r.spreadOf(&before, &after, shared), untilProbed(&announcements[i].Spec, &before, &after)),
+			MaxDelay: max(r.sharedReportDelay(&before, &after, shared), untilProbed(&announcements[i].Spec, &before, &after)),
 		}
 	}
 	r.Set(reports)
 }
 
-// spreadOf returns for how long a status may wait. One that says only that the shared entries are
+// sharedReportDelay returns for how long a status may wait. One that says only that the shared entries are
 // realised waits for a random time, since all nodes report that at once.
-func (r *reporter) spreadOf(
+func (r *reporter) sharedReportDelay(
 	before, after *purelbv1.AnnouncementStatus, shared []purelbv1.CommonAnnouncement,
 ) time.Duration {
 	revision, spreadOver := int64(0), time.Duration(0)
@@ -108,5 +108,5 @@ func untilProbed(spec *purelbv1.AnnouncementSpec, before, after *purelbv1.Announ
 	if reported < len(before.Addresses) {
 		return 0
 	}
-	return probeSettle
+	return probingReportDelay
 }

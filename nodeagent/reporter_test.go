@@ -97,7 +97,7 @@ func TestReportsTogether(t *testing.T) {
 		}
 		w.expect(
 			"what is added, at once", 4,
-			len(slices.DeleteFunc(w.kernel.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Add ") })),
+			len(slices.DeleteFunc(w.kernel.TakeCalls(), func(c string) bool { return !strings.HasPrefix(c, "Add ") })),
 		)
 		w.expect("reports meanwhile", []string(nil), w.made())
 		took = time.Minute

@@ -70,11 +70,11 @@ func (a *Agent) prepare() {
 		a.SuspendedFor = suspendedSinceBoot
 	}
 	if a.Disk == nil {
-		a.Disk = files{}
+		a.Disk = nodeDisk{}
 	}
-	a.listRequests, a.lists = make(chan listRequest, 1), make(chan listResult, 1)
+	a.listRequests, a.listResults = make(chan listRequest, 1), make(chan listResult, 1)
 	a.listsChanged = make(chan struct{}, 1)
-	a.ended, a.state = make(chan struct{}, 1), state{}
+	a.workerEnded, a.state = make(chan struct{}, 1), workerState{}
 	a.freshness = newFreshness(a.Tasks.Now, a.SuspendedFor)
 	a.watchdog = watchdog.New(watchdog.Options{
 		Program: "agent", Round: "sync", StuckAfter: stuckAfter, StartTimeout: startTimeout, Now: a.Tasks.Now,
@@ -93,7 +93,7 @@ func (a *Agent) prepare() {
 
 // SetupWithManager adds the agent's components to mgr, and what tells them of changes in its cache.
 func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
-	components := append(a.Components(), manager.RunnableFunc(func(ctx context.Context) error {
+	components := append(a.MakeComponents(), manager.RunnableFunc(func(ctx context.Context) error {
 		return a.watchAPI(ctx, mgr.GetCache())
 	}))
 	var errs error
@@ -103,10 +103,10 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	return errs
 }
 
-// Components prepares the agent and returns its worker, announcer, defender, watching, reachability, reporter,
+// MakeComponents prepares the agent and returns its worker, announcer, defender, watching, reachability, reporter,
 // savers and heartbeat, and what tells them of changes in the kernel. They have to be started. Who starts them tells
 // the agent of changes in the cache by way of CacheHandler and NoteCacheFilled.
-func (a *Agent) Components() []manager.Runnable {
+func (a *Agent) MakeComponents() []manager.Runnable {
 	a.prepare()
 	a.loadCheckpoint()
 	components := []manager.Runnable{

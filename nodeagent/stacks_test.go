@@ -406,7 +406,7 @@ const soonBack = 2 * time.Second
 
 // systemd-networkd removes addresses that it did not add whenever it configures an interface.
 func TestStackNetworkd(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	for name, extra := range map[string]string{"defaults": "", "KeepConfiguration=yes": "KeepConfiguration=yes\n"} {
@@ -442,7 +442,7 @@ func TestStackNetworkd(t *testing.T) {
 // A file that matches the virtual interface, too, makes systemd-networkd remove addresses there;
 // one that says Unmanaged does not.
 func TestStackNetworkdVirtual(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	const all = "[Match]\nName=*\n[Network]\nLinkLocalAddressing=no\n"
@@ -503,7 +503,7 @@ func (n *node) untilAcknowledged(more int) {
 
 // The DHCP client of ISC renews its lease, gets another address, and gives it back.
 func TestStackDHClient(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	n := newNode(t)
@@ -532,7 +532,7 @@ func TestStackDHClient(t *testing.T) {
 
 // systemd-networkd's DHCP client renews its lease.
 func TestStackNetworkdDHCP(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	n := newNode(t)
@@ -579,7 +579,7 @@ chmod 600 /etc/NetworkManager/system-connections/eth0.nmconnection`
 
 // NetworkManager.
 func TestStackNetworkManager(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	for name, unmanaged := range map[string]string{"defaults": "", "kube-lb0 unmanaged": "interface-name:kube-lb0"} {

@@ -96,7 +96,7 @@ func TestFaultSuspended(t *testing.T) {
 		time.Sleep(2500 * time.Millisecond)
 		synctest.Wait()
 		w.reconcileOrFail()
-		w.expect("changes before", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes before", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.made()
 
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
@@ -106,7 +106,7 @@ func TestFaultSuspended(t *testing.T) {
 		synctest.Wait()
 		requests := slices.DeleteFunc(w.made(), func(request string) bool { return request == "apply status" })
 		w.expect("requests", []string{"list", "patch purelb-node1"}, requests[:min(2, len(requests))])
-		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
 		w.expect("fresh in the end", true, w.freshness.isFresh())
 	})
 }

@@ -83,12 +83,12 @@ func BenchmarkSync(b *testing.B) {
 				}
 				w := newWorld(b, settings(), first)
 				cache.Client = w.Client
-				w.Client, w.Checkpoint = cache, "noted, and not written"
+				w.Client, w.CheckpointPath = cache, "noted, and not written"
 				w.isCacheFilled.Store(true)
 				w.freshness.renewedAt = time.Now().Add(24 * time.Hour)
 				ctx := ctrllog.IntoContext(context.Background(), logr.Discard())
 				look := func() {
-					if _, err := w.syncKnown(ctx); err != nil {
+					if _, err := w.syncWoken(ctx); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -84,15 +84,15 @@ func (w *watching) Start(ctx context.Context) error {
 	w.mu.Lock()
 	w.ctx = ctx
 	for _, l := range order.ByKey(w.links, strings.Compare) { //nolint:contextcheck // it is w.ctx
-		w.run(l)
+		w.startLink(l)
 	}
 	w.mu.Unlock()
 	w.tasks.Wait(ctx, tasks.Forever)
 	return nil
 }
 
-// set replaces what is watched.
-func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings) {
+// setStandbys replaces what is watched.
+func (w *watching) setStandbys(standbys []purelbv1.Announcement, settings watch.Settings) {
 	if w.openExchange == nil || settings.IsDisabled {
 		standbys = nil
 	}
@@ -121,7 +121,7 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 				knownReasons: map[watch.Key]string{},
 			}
 			w.links[key.Interface] = l
-			w.run(l)
+			w.startLink(l)
 		}
 		if known := l.watchers[key]; known != nil {
 			known.SetTarget(target)
@@ -131,8 +131,8 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 	}
 }
 
-// passOn lets the worker have claims. It waits for no request.
-func (w *watching) passOn(claims map[netip.Addr]plan.Claim) {
+// addClaims lets the worker have claims. It waits for no request.
+func (w *watching) addClaims(claims map[netip.Addr]plan.Claim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	maps.Copy(w.claims, claims)
@@ -165,7 +165,7 @@ func (w *watching) standbyStatuses(in *plan.Inputs, conclusion *plan.Conclusion)
 			l.knownReasons[key] = reason
 		}
 		status := watch.Status(ann, reason, now)
-		status.Addresses = conclusion.StandbyAddresses[i]
+		status.Addresses = conclusion.StandbyAddressStatuses[i]
 		statuses = append(statuses, status)
 	}
 	reasons := map[string]int{}
@@ -178,8 +178,8 @@ func (w *watching) standbyStatuses(in *plan.Inputs, conclusion *plan.Conclusion)
 	return statuses
 }
 
-// run watches on a link until it is stopped. The caller holds the lock.
-func (w *watching) run(l *watchedLink) {
+// startLink begins to watch on a link, until that is stopped. The caller holds the lock.
+func (w *watching) startLink(l *watchedLink) {
 	if w.ctx == nil || l.stop != nil {
 		return
 	}
@@ -187,7 +187,7 @@ func (w *watching) run(l *watchedLink) {
 	l.stop = stop
 	w.tasks.Go(func() {
 		for ctx.Err() == nil {
-			if err := w.exchange(ctx, l); err != nil {
+			if err := w.watchLink(ctx, l); err != nil {
 				log.FromContext(ctx).V(1).Info("Watching again shortly", "interface", l.iface, "error", err.Error())
 			}
 			w.tasks.Wait(ctx, relistenAfter)
@@ -195,8 +195,8 @@ func (w *watching) run(l *watchedLink) {
 	})
 }
 
-// exchange asks and hears on a link until ctx ends, or the interface goes down or away.
-func (w *watching) exchange(ctx context.Context, l *watchedLink) (err error) {
+// watchLink asks and hears on a link until ctx ends, or the interface goes down or away.
+func (w *watching) watchLink(ctx context.Context, l *watchedLink) (err error) {
 	x, err := w.openExchange(l.iface)
 	if err != nil {
 		return err
@@ -204,16 +204,16 @@ func (w *watching) exchange(ctx context.Context, l *watchedLink) (err error) {
 	defer func() { err = errors.Join(err, x.Close()) }()
 	for next := w.tasks.Now(); w.tasks.Wait(ctx, tasks.Until(w.tasks, next)) != tasks.Ended; {
 		next = w.tasks.Now().Add(l.settings.Interval)
-		if err := w.round(ctx, l, x); err != nil {
+		if err := w.runRound(ctx, l, x); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// round ends a round of all Watchers of a link, and begins the next one.
-func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error {
-	facts := watch.RoundInputs{CanHear: w.defender.isLinkUp(l.iface), IsAgentFresh: w.freshness.isFresh()}
+// runRound ends a round of all Watchers of a link, and begins the next one.
+func (w *watching) runRound(ctx context.Context, l *watchedLink, x Exchange) error {
+	inputs := watch.RoundInputs{CanHear: w.defender.isLinkUp(l.iface), IsAgentFresh: w.freshness.isFresh()}
 	w.mu.Lock()
 	err := x.Drain(func(h neigh.Heard) {
 		answer := watch.Answer{Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String(), IsDirect: h.IsDirect}
@@ -229,13 +229,13 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 		w.mu.Unlock()
 		return err
 	}
-	facts.CanHear = facts.CanHear && !isLost
+	inputs.CanHear = inputs.CanHear && !isLost
 	now := w.tasks.Now()
 	var steps []watch.Step
 	var repeated []netip.Addr
 	claims := map[netip.Addr]plan.Claim{}
 	for _, watcher := range order.ByKey(l.watchers, watch.Key.Compare) {
-		steps = append(steps, watcher.Round(now, facts)...)
+		steps = append(steps, watcher.AdvanceRound(now, inputs)...)
 	}
 	for _, step := range steps {
 		repeated = append(repeated, step.Repeats...)
@@ -246,7 +246,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 		for _, c := range step.Claims {
 			w.metrics.silence.Observe(step.SilentFor.Seconds())
 			claims[c.Addr] = plan.Claim{
-				Interface: l.iface, Epoch: c.Epoch, Node: step.Node, SilentFor: step.SilentFor, QuietAt: now,
+				Interface: l.iface, Epoch: c.Epoch, PreviousHolder: step.Node, SilentFor: step.SilentFor, QuietAt: now,
 			}
 			repeated = append(repeated, c.Addr) // the node may have claimed it before
 		}
@@ -254,7 +254,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 	w.wakeForNewReasons(l, now)
 	w.mu.Unlock()
 	w.defender.repeatClaims(ctx, repeated)
-	w.passOn(claims) // afterwards, or what is claimed now would be repeated at once
+	w.addClaims(claims) // afterwards, or what is claimed now would be repeated at once
 	for _, step := range steps {
 		for _, q := range step.Questions {
 			w.ask(l.iface, x, step.Round, q)
@@ -314,14 +314,14 @@ func (d *defender) repeatClaims(ctx context.Context, addrs []netip.Addr) {
 func (d *defender) questionCountingGateways(iface string, addr netip.Addr) neigh.Question {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.questionLocked(iface, addr, nil)
+	return d.questionCountingGatewaysLocked(iface, addr, nil)
 }
 
 // isLinkUp reports whether an interface has a carrier, as far as the defender knows.
 func (d *defender) isLinkUp(iface string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.isNotDown(iface)
+	return d.isLinkUpLocked(iface)
 }
 
 // canAsk reports whether the node has an address of its own on an interface from which to ask for

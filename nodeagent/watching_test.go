@@ -206,7 +206,7 @@ func (w *wire) plugIn(port string, mac neigh.MAC, addr string) nstest.Neighbour 
 
 // Real kernels answer.
 func TestWireWatching(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	w, others := newWireWatching(t)
@@ -255,7 +255,7 @@ func TestWireWatching(t *testing.T) {
 // all of its addresses. Its successor does not know better than that the node lives, unless it is told to trust echoes
 // alone. Then it claims the address.
 func TestWireFabricAnswersForTheDead(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	w, _ := newWireWatching(t)

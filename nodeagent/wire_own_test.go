@@ -15,7 +15,7 @@ import (
 // beside it that its Announcement gives the subnet's mask: the route to the subnet is
 // there, and the node's own address stays when the other is withdrawn.
 func TestFaultWireOwnAddressReturns(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	for _, promote := range []string{"0", "1"} {

@@ -10,7 +10,7 @@ import (
 // TestWireReachability asks on a real link for addresses of a holder that answers for its own addresses, and not for
 // these: they become unreachable, and reachable as soon as the holder answers.
 func TestWireReachability(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	w := newWireBy(t, func(w *wire) {

@@ -270,7 +270,7 @@ func (w *wire) isAnnounced(addresses ...string) {
 // An agent that is not fresh gives way to whoever claims its address and answers for
 // it, at once.
 func TestWireYield(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	w := newWire(
@@ -314,7 +314,7 @@ func TestWireYield(t *testing.T) {
 // A station claims the address of an agent that is not fresh, for a second, and does not
 // answer for it: it stays.
 func TestAttackWireForgedClaim(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	w := newWire(
@@ -339,7 +339,7 @@ func TestAttackWireForgedClaim(t *testing.T) {
 // A proxying gateway answers before the previous holder, or somebody in nobody's name:
 // the node waits for the previous holder.
 func TestAttackWireHiddenHolder(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	gateway := neigh.MAC{2, 0, 0, 0, 0, 0xcc}
@@ -380,7 +380,7 @@ func TestAttackWireHiddenHolder(t *testing.T) {
 // A station has the MAC that the network plugin gives to the node's ends of all pods' cables: the
 // node hears its answers and its claims.
 func TestAttackWirePodMAC(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	const podMAC = "ee:ee:ee:ee:ee:ee"
@@ -408,7 +408,7 @@ func TestAttackWirePodMAC(t *testing.T) {
 
 // A second station that has the address is noticed without a word: by asking.
 func TestWireSuspect(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	w := newWire(t, false, local("192.0.2.1"))
@@ -419,7 +419,7 @@ func TestWireSuspect(t *testing.T) {
 
 // An agent that is fresh defends once, and says who it is.
 func TestWireDefend(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	w := newWire(t, true, local("192.0.2.1"))
@@ -446,7 +446,7 @@ func TestWireDefend(t *testing.T) {
 // Nothing is said of an address that is renewed, or found by the next agent; and
 // one that is stripped is back at once.
 func TestWireQuiet(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	w := newWire(t, true)
@@ -484,7 +484,7 @@ func TestWireQuiet(t *testing.T) {
 // behind it, so that the node does not send from them. While the node has no address of its own, the
 // agent adds none.
 func TestWireOwnAddressFirst(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	w := newWire(t, true, local("192.0.2.1"), local("192.0.2.2"))
@@ -523,7 +523,7 @@ func TestWireOwnAddressFirst(t *testing.T) {
 
 // Many addresses at once are claimed as one, and announced all.
 func TestWireMany(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	const slicesOfNode, each = 10, 100
@@ -582,7 +582,7 @@ func TestWireMany(t *testing.T) {
 
 // A gateway that answers for every address is nobody; another that does is named.
 func TestWireProxy(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	for name, c := range map[string]struct {

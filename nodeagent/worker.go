@@ -19,11 +19,11 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/watch"
 )
 
-// state is what the worker remembers from one sync to the next. Only the worker uses it. All of it is
+// workerState is what the worker remembers from one sync to the next. Only the worker uses it. All of it is
 // lost with the process. What the components remember that send and write (announcer, prober,
 // reporter, saver) is only what they have yet to send or write; what the defender remembers is in
 // plan.Defence.
-type state struct {
+type workerState struct {
 	// memory is what plan.Decide remembers.
 	memory plan.Memory
 	// objects are those that the API server last had or, until it has answered since the agent
@@ -36,9 +36,9 @@ type state struct {
 	// lastCheckpoint is of the content that was passed on to the saver last. The next process
 	// writes the checkpoint anew.
 	lastCheckpoint contentID
-	// isMissingLogged means that the agent has logged that its LBNodeAgent is missing. The next
+	// isMissingLBNodeAgentLogged means that the agent has logged that its LBNodeAgent is missing. The next
 	// process logs it again.
-	isMissingLogged bool
+	isMissingLBNodeAgentLogged bool
 }
 
 // listRequest asks the worker for a list at the API server.
@@ -62,13 +62,13 @@ type listResult struct {
 	err     error
 }
 
-// errUnobserved marks the failure of a sync as a whole: the agent could not see what there is
+// errWholeSyncFailed marks the failure of a sync as a whole: the agent could not see what there is
 // to do. What fails with single addresses is not marked.
-var errUnobserved = errors.New("cannot see what there is to do")
+var errWholeSyncFailed = errors.New("cannot see what there is to do")
 
-// onlyUnobserved returns an error if it marks the failure of a sync as a whole, else nil.
-func onlyUnobserved(err error) error {
-	if errors.Is(err, errUnobserved) {
+// ifWholeSyncFailed returns an error if it marks the failure of a sync as a whole, else nil.
+func ifWholeSyncFailed(err error) error {
+	if errors.Is(err, errWholeSyncFailed) {
 		return err
 	}
 	return nil
@@ -80,10 +80,10 @@ func (a *Agent) NeedLeaderElection() bool { return false }
 // Start is the worker, until ctx ends: it waits until something wakes it, and syncs. It never waits
 // for the API server.
 func (a *Agent) Start(ctx context.Context) error {
-	defer pacing.Signal(a.ended)
+	defer pacing.Signal(a.workerEnded)
 	a.watchdog.SetGiveEmptyItem(func() { pacing.Signal(a.emptyItem) })
 	retries := pacing.Backoff{Min: minRetry, Max: maxRetry}
-	rests := pacing.Batch{RestPerWork: restPerSync, MaxGap: maxSyncRest}
+	rests := pacing.Batch{RestPerWork: syncRestFactor, MaxGap: maxSyncRest}
 	var dueAt time.Time     // of the next sync that nothing else wakes the worker for; zero for none
 	var restUntil time.Time // if a sync waits for the end of a rest; else zero
 	syncIn := func(wait time.Duration) {
@@ -116,9 +116,9 @@ func (a *Agent) Start(ctx context.Context) error {
 		const statusHasChanged, listsHaveChanged, isWoken = 1, 2, 3 // the places of the signals; an empty item is 0
 		switch signal := a.Tasks.Wait(ctx, wait, a.emptyItem, a.statusChanged, a.listsChanged, a.wake); signal {
 		case statusHasChanged:
-			syncIn(statusSettle)
+			syncIn(statusCheckDelay)
 		case listsHaveChanged:
-			if list, isThere := takeOne(a.lists); isThere {
+			if list, isThere := tryReceive(a.listResults); isThere {
 				sync(func() (time.Duration, error) { return a.syncListed(ctx, list) })
 			}
 			a.beginRequestedList(ctx)
@@ -132,14 +132,14 @@ func (a *Agent) Start(ctx context.Context) error {
 			if signal == tasks.TimeOver && !now.Before(dueAt) {
 				dueAt = time.Time{}
 			}
-			sync(func() (time.Duration, error) { return a.syncKnown(ctx) })
+			sync(func() (time.Duration, error) { return a.syncWoken(ctx) })
 		}
 	}
 	return nil
 }
 
-// takeOne takes what is in a channel, if there is something.
-func takeOne[T any](c <-chan T) (taken T, isThere bool) {
+// tryReceive takes what is in a channel, if there is something.
+func tryReceive[T any](c <-chan T) (taken T, isThere bool) {
 	select {
 	case taken = <-c:
 		return taken, true
@@ -225,9 +225,9 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 
 // What the worker reads: the cache, or what a list at the API server has returned.
 
-// syncKnown syncs when something has woken the worker, by the objects that sources.choose says. It
+// syncWoken syncs when something has woken the worker, by the objects that sources.choose says. It
 // returns when to sync again; 0 is when something changes.
-func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
+func (a *Agent) syncWoken(ctx context.Context) (time.Duration, error) {
 	switch a.knownSources().choose(causeWoken) {
 	case sourceLastUntilListed:
 		a.state.isCacheReadDue = true
@@ -237,7 +237,7 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 		objects, err := a.readObjects(ctx, false)
 		if err != nil {
 			a.watchdog.BeginRound()
-			a.watchdog.EndRound(onlyUnobserved(err))
+			a.watchdog.EndRound(ifWholeSyncFailed(err))
 			return 0, err
 		}
 		a.state.objects = objects
@@ -247,11 +247,11 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 	return a.sync(ctx, a.state.objects, a.freshness.isFresh())
 }
 
-// syncLive lists the node's objects at the API server, and has the worker apply them: for the
+// syncFromAPIServer lists the node's objects at the API server, and has the worker apply them: for the
 // heartbeat, which renews the Lease only afterwards. It fails if the agent could not list, or could
 // not observe the kernel: what went wrong with single addresses is in the statuses, and retried by
 // the worker.
-func (a *Agent) syncLive(ctx context.Context) error {
+func (a *Agent) syncFromAPIServer(ctx context.Context) error {
 	pending := &pendingSync{done: make(chan struct{}, 1)}
 	// there is one heartbeat
 	a.listRequests <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), sync: pending}
@@ -268,7 +268,7 @@ func (a *Agent) beginRequestedList(ctx context.Context) {
 	if a.state.isListing {
 		return
 	}
-	if request, isThere := takeOne(a.listRequests); isThere {
+	if request, isThere := tryReceive(a.listRequests); isThere {
 		a.beginList(ctx, request)
 	}
 }
@@ -280,7 +280,7 @@ func (a *Agent) beginList(ctx context.Context, request listRequest) {
 		ctx, cancel := context.WithTimeout(ctx, request.timeout)
 		defer cancel()
 		objects, err := a.readObjects(ctx, true)
-		a.lists <- listResult{request, objects, err} // there is room for the one list
+		a.listResults <- listResult{request, objects, err} // there is room for the one list
 		pacing.Signal(a.listsChanged)
 	})
 }
@@ -303,7 +303,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 	switch a.knownSources().choose(cause) {
 	case sourceList:
 		a.state.objects = list.objects
-		a.defender.forgetYieldsOfEarlierEntries(list.objects.announcements)
+		a.defender.forgetYieldsAboveListedEpochs(list.objects.announcements)
 		if isOfHeartbeat {
 			a.freshness.noteListed()
 			pacing.Signal(a.wake) // for what has to be repaired or renewed
@@ -317,7 +317,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 		pacing.Signal(a.reporter.Changed) // the heartbeat does so once it has renewed the Lease
 		return wait, err
 	}
-	if failure == nil && errors.Is(err, errUnobserved) {
+	if failure == nil && errors.Is(err, errWholeSyncFailed) {
 		failure = err
 	}
 	list.sync.err = failure
@@ -330,11 +330,11 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 // sync makes the kernel as the objects say. isUpToDate means that the objects are known to be up
 // to date. It waits for nothing but the kernel and the node's service proxy. It returns when to
 // sync again, 0 is when something changes, or errors after which to retry: those of single
-// addresses, or errUnobserved if it could do nothing at all.
+// addresses, or errWholeSyncFailed if it could do nothing at all.
 func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (wait time.Duration, err error) {
 	a.watchdog.BeginRound()
-	defer func() { a.watchdog.EndRound(onlyUnobserved(err)) }()
-	a.logMissing(ctx, objects)
+	defer func() { a.watchdog.EndRound(ifWholeSyncFailed(err)) }()
+	a.logMissingLBNodeAgent(ctx, objects)
 
 	inputs, err := a.gather(objects, isUpToDate)
 	if err != nil {
@@ -354,15 +354,16 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	a.state.memory = memory
 
 	if !decision.IsNothingKnown {
-		a.defender.forgetYields(decision.Desired()) //nolint:contextcheck // the defender listens until its own context ends
+		//nolint:contextcheck // the defender listens until its own context ends
+		a.defender.forgetOutdatedYields(decision.Desired())
 	}
 	a.defender.setHeld(conclusion.Held) //nolint:contextcheck // as above
 	if !decision.IsNothingKnown {
 		a.saveCheckpoint(inputs)
 	}
-	a.watching.set(objects.standbys, watch.SettingsOf(objects.lbNodeAgent)) //nolint:contextcheck // as above
+	a.watching.setStandbys(objects.standbys, watch.SettingsOf(objects.lbNodeAgent)) //nolint:contextcheck // as above
 	askings := a.reporter.withLatestStatuses(objects.askings)
-	a.reachability.set(askings)
+	a.reachability.setAskings(askings)
 	if !objects.isFromCheckpoint {
 		a.report(inputs, decision, conclusion, askings)
 	}
@@ -379,14 +380,14 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error) {
 	observed, err := a.Kernel.Observe()
 	if err != nil {
-		return plan.Inputs{}, fmt.Errorf("%w: %w", errUnobserved, err)
+		return plan.Inputs{}, fmt.Errorf("%w: %w", errWholeSyncFailed, err)
 	}
 	a.defender.noteObserved(observed)
 	a.Neighbours.ExcludePodMACs(plan.PodMACs(observed))
 	held, yields := a.defender.heldAndYields()
 	return plan.Inputs{
 		Now:                         a.Tasks.Now(),
-		LBNodeAgentName:             a.LBNodeAgent,
+		LBNodeAgentName:             a.LBNodeAgentName,
 		LBNodeAgent:                 objects.lbNodeAgent,
 		Announcements:               a.reporter.withLatestStatuses(objects.announcements),
 		CommonAnnouncements:         objects.commonAnnouncements,
@@ -397,7 +398,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 		Observed:                    observed,
 		Held:                        held,
 		Yields:                      yields,
-		CheckedContests:             a.defender.checkedContests(),
+		CheckedContestEpochs:        a.defender.checkedContestEpochs(),
 		ProbeAnswers:                a.prober.takeAnswers(),
 		Claims:                      a.watching.takeClaims(),
 	}, nil
@@ -407,7 +408,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 // unless they hold addresses.
 func (a *Agent) removeVirtual(decision plan.Decision) error {
 	var errs error
-	for _, name := range decision.RemoveVirtual {
+	for _, name := range decision.VirtualsToRemove {
 		errs = errors.Join(errs, a.Kernel.RemoveVirtual(name))
 	}
 	return errs
@@ -421,7 +422,7 @@ func (a *Agent) report(
 		a.reporter.setStatuses(nil, nil, nil)
 		return
 	}
-	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced, conclusion.States)
+	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced, conclusion.StateCounts)
 	a.reporter.setStatuses(slices.Concat(inputs.Announcements, inputs.Standbys, askings),
 		slices.Concat(
 			conclusion.Statuses, a.watching.standbyStatuses(&inputs, &conclusion),
@@ -429,13 +430,13 @@ func (a *Agent) report(
 		), inputs.IncludedCommonAnnouncements())
 }
 
-// logMissing logs once that there is no LBNodeAgent.
-func (a *Agent) logMissing(ctx context.Context, objects apiObjects) {
+// logMissingLBNodeAgent logs once that there is no LBNodeAgent.
+func (a *Agent) logMissingLBNodeAgent(ctx context.Context, objects apiObjects) {
 	isMissing := objects.lbNodeAgent == nil && len(objects.announcements) > 0
-	if isMissing && !a.state.isMissingLogged {
+	if isMissing && !a.state.isMissingLBNodeAgentLogged {
 		log.FromContext(ctx).Info(
-			"There is no such LBNodeAgent: changing nothing until there is", "lbnodeagent", a.LBNodeAgent,
+			"There is no such LBNodeAgent: changing nothing until there is", "lbnodeagent", a.LBNodeAgentName,
 		)
 	}
-	a.state.isMissingLogged = isMissing
+	a.state.isMissingLBNodeAgentLogged = isMissing
 }

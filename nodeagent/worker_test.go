@@ -38,13 +38,13 @@ func TestListsTakeTurns(t *testing.T) {
 		go w.work(t.Context())
 		time.Sleep(time.Second / 2)
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.2")) })
-		if err := w.syncLive(t.Context()); err != nil {
+		if err := w.syncFromAPIServer(t.Context()); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(10 * time.Second)
 		w.expect(
 			"changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Add 198.51.100.2/32 kube-lb0"},
-			w.kernel.Calls(),
+			w.kernel.TakeCalls(),
 		)
 	})
 }
@@ -70,13 +70,13 @@ func TestHeartbeatGoesFirst(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer func() {
 			stop()
-			<-w.ended
+			<-w.workerEnded
 		}()
 		go w.work(ctx)
 		for range 20 {
 			time.Sleep(1700 * time.Millisecond)
 			start := time.Now()
-			if err := w.syncLive(t.Context()); err != nil {
+			if err := w.syncFromAPIServer(t.Context()); err != nil {
 				t.Error(err)
 			}
 			if took := time.Since(start); took > 4*time.Second {
@@ -110,7 +110,7 @@ func TestBurst(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer func() {
 			stop()
-			<-w.ended
+			<-w.workerEnded
 		}()
 		go w.work(ctx)
 		for range 975 {
@@ -142,7 +142,7 @@ func TestWrongStatusIsPutRight(t *testing.T) {
 			t.Fatal(err)
 		}
 		pacing.Signal(w.statusChanged)
-		time.Sleep(statusSettle - time.Millisecond)
+		time.Sleep(statusCheckDelay - time.Millisecond)
 		synctest.Wait()
 		w.expect("state before", "198.51.100.1 Pending", w.states("node1"))
 		time.Sleep(time.Millisecond)
@@ -231,7 +231,7 @@ func TestOwnReportsAreNoNews(t *testing.T) {
 		expect := func(what string, before, after *purelbv1.Announcement, want bool) {
 			t.Helper()
 			w.CacheHandler().OnUpdate(before, after)
-			_, got := takeOne(w.statusChanged)
+			_, got := tryReceive(w.statusChanged)
 			w.expect("woken by "+what, want, got)
 		}
 		unreported := w.get("node1")

@@ -281,7 +281,7 @@ func newWorld(t testing.TB, objects ...client.Object) *world {
 	})
 	w.Agent = &Agent{
 		Client: cached, APIReader: live, Kernel: w.kernel, Neighbours: w.neighbours,
-		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: namespace, LBNodeAgent: "default",
+		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: namespace, LBNodeAgentName: "default",
 	}
 	w.prepare()
 	return w
@@ -338,9 +338,9 @@ func (w *world) once() (time.Duration, error) {
 	w.t.Helper()
 	w.isCacheFilled.Store(true)
 	w.turn <- struct{}{}
-	again, err := w.syncKnown(w.t.Context())
+	again, err := w.syncWoken(w.t.Context())
 	if w.state.isListing {
-		again, err = w.syncListed(w.t.Context(), <-w.lists)
+		again, err = w.syncListed(w.t.Context(), <-w.listResults)
 	}
 	<-w.turn
 	if w.started {
@@ -352,7 +352,7 @@ func (w *world) once() (time.Duration, error) {
 
 // standIn does what the worker does when it is woken before the cache is filled.
 func (w *world) standIn() {
-	_, _ = w.syncKnown(w.t.Context())
+	_, _ = w.syncWoken(w.t.Context())
 }
 
 // listAndSync does what the worker does when it is asked for a list, by the heartbeat or by itself.
@@ -364,7 +364,7 @@ func (w *world) listAndSync(isOfHeartbeat bool) error {
 		request.sync = pending
 	}
 	w.beginList(w.t.Context(), request)
-	_, err := w.syncListed(w.t.Context(), <-w.lists)
+	_, err := w.syncListed(w.t.Context(), <-w.listResults)
 	if isOfHeartbeat {
 		return pending.err
 	}
@@ -382,7 +382,7 @@ func (w *world) work(ctx context.Context) {
 // finish writes the checkpoint and reports, as far as that is due.
 func (w *world) finish() (time.Duration, error) {
 	pause, _ := w.checkpointSaver.WriteDue(w.t.Context())
-	wait, err := w.reporter.Write(w.t.Context())
+	wait, err := w.reporter.WriteDue(w.t.Context())
 	return plan.ShorterWait(pause, wait), err
 }
 

@@ -86,7 +86,7 @@ func (n *Netlink) verifyTag(a plan.Address) error {
 		if i < 0 {
 			return nil // another program removed the address at once: the next address will show
 		}
-		isKept := listed[i].Protocol == Protocol
+		isKept := listed[i].Protocol == AddressProtocol
 		n.keepsTags = &isKept
 		if isKept {
 			return nil
@@ -140,18 +140,18 @@ func (n *Netlink) Replace(old, by plan.Address) error {
 }
 
 // Remove removes an address from its interface, and no other address with it, whatever
-// the kernel would do: see removeAlone. An address that the interface does not have is
+// the kernel would do: see removeKeepingSecondaries. An address that the interface does not have is
 // no error.
 func (n *Netlink) Remove(a plan.Address) error {
-	err := n.onLink(a, n.removeAlone)
+	err := n.onLink(a, n.removeKeepingSecondaries)
 	if err == nil || errors.Is(err, unix.EADDRNOTAVAIL) || errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil
 	}
 	return fmt.Errorf("remove %s from %s: %w", a.Prefix, a.Interface, err)
 }
 
-// removeAndForget removes an address, and drops it from the OwnershipFile.
-func (n *Netlink) removeAndForget(link netlink.Link, address *netlink.Addr) error {
+// removeWithRecord removes an address, and drops it from the OwnershipFile.
+func (n *Netlink) removeWithRecord(link netlink.Link, address *netlink.Addr) error {
 	err := n.known.notingRemoval(n.handle.AddrDel)(link, address)
 	if n.ownershipFile == nil {
 		return err
@@ -196,6 +196,6 @@ func toNetlinkAddress(a plan.Address) *netlink.Addr {
 		ValidLft:    int(a.Valid / time.Second),
 		PreferedLft: int(a.Preferred / time.Second),
 		// Renew without the tag would remove the tag.
-		Protocol: Protocol,
+		Protocol: AddressProtocol,
 	}
 }

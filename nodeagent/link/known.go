@@ -43,10 +43,10 @@ type known struct {
 
 // knownAddress is an address, as the kernel listed it or the agent set it at a time.
 type knownAddress struct {
-	key       addressKey
-	facts     addressFacts
-	at        time.Time
-	isRemoved bool
+	key        addressKey
+	attributes addressAttributes
+	at         time.Time
+	isRemoved  bool
 }
 
 // addressKey says which address of which interface.
@@ -55,23 +55,23 @@ type addressKey struct {
 	prefix         netip.Prefix
 }
 
-// addressFacts are what a decision may depend on. Interface and Prefix are not set: the key has them.
-type addressFacts plan.Address
+// addressAttributes are what a decision may depend on. Interface and Prefix are not set: the key has them.
+type addressAttributes plan.Address
 
-// factsOf returns what a listing or a notification says of an address. It returns false for one that is no
+// attributesOf returns what a listing or a notification says of an address. It returns false for one that is no
 // IP address.
-func factsOf(a *netlink.Addr) (addressKey, addressFacts, bool) {
-	address, ok := withoutInterface(a)
+func attributesOf(a *netlink.Addr) (addressKey, addressAttributes, bool) {
+	address, ok := toAddressWithoutInterface(a)
 	key := addressKey{a.LinkIndex, address.Prefix}
 	address.Prefix = netip.Prefix{}
-	return key, addressFacts(address), ok
+	return key, addressAttributes(address), ok
 }
 
-// factsOn returns what factsOf returns of an address that the agent puts on a link.
-func factsOn(link netlink.Link, a *netlink.Addr) (addressKey, addressFacts, bool) {
+// attributesOn returns what attributesOf returns of an address that the agent puts on a link.
+func attributesOn(link netlink.Link, a *netlink.Addr) (addressKey, addressAttributes, bool) {
 	placed := *a
 	placed.LinkIndex = link.Attrs().Index
-	return factsOf(&placed)
+	return attributesOf(&placed)
 }
 
 // isToBeListed reports whether Observe has to list. It does so while changes by others are unknown, and now and
@@ -96,8 +96,8 @@ func (k *known) setWatched(isWatched bool) {
 	k.isWatched, k.isCurrent = isWatched, false
 }
 
-// forget notes that something has changed that is not noted.
-func (k *known) forget() {
+// markStale notes that something has changed that is not noted.
+func (k *known) markStale() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.isCurrent = false
@@ -119,21 +119,21 @@ func (k *known) noteListedAddresses(listed []netlink.Addr) {
 	clear(k.indexByKey)
 	k.addresses = slices.Grow(k.addresses[:0], len(listed))
 	for i := range listed {
-		if key, facts, ok := factsOf(&listed[i]); ok {
+		if key, facts, ok := attributesOf(&listed[i]); ok {
 			k.indexByKey[key] = len(k.addresses)
-			k.addresses = append(k.addresses, knownAddress{key: key, facts: facts, at: k.listedAt})
+			k.addresses = append(k.addresses, knownAddress{key: key, attributes: facts, at: k.listedAt})
 		}
 	}
 }
 
 // set notes an address: in its place, or as the last one.
-func (k *known) set(key addressKey, facts addressFacts, at time.Time) {
+func (k *known) set(key addressKey, facts addressAttributes, at time.Time) {
 	i, isKnown := k.indexByKey[key]
 	if !isKnown {
 		i = len(k.addresses)
 		k.addresses, k.indexByKey[key] = append(k.addresses, knownAddress{}), i
 	}
-	k.addresses[i] = knownAddress{key: key, facts: facts, at: at}
+	k.addresses[i] = knownAddress{key: key, attributes: facts, at: at}
 }
 
 // remove notes that an address is gone.
@@ -147,13 +147,13 @@ func (k *known) remove(key addressKey) {
 // noting returns a change that does what do does, and notes it: the addresses by note, or that nothing is known if
 // the change fails, or is of a link that was not listed.
 func (k *known) noting(
-	do func(netlink.Link, *netlink.Addr) error, note func(addressKey, addressFacts),
+	do func(netlink.Link, *netlink.Addr) error, note func(addressKey, addressAttributes),
 ) func(netlink.Link, *netlink.Addr) error {
 	return func(link netlink.Link, a *netlink.Addr) error {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		err := do(link, a)
-		key, facts, ok := factsOn(link, a)
+		key, facts, ok := attributesOn(link, a)
 		if _, isListed := k.nameByIndex[key.interfaceIndex]; err != nil || !ok || !isListed {
 			k.isCurrent = false
 		}
@@ -166,12 +166,12 @@ func (k *known) noting(
 
 // notingSet returns a change that adds or renews an address, and notes that.
 func (k *known) notingSet(do func(netlink.Link, *netlink.Addr) error) func(netlink.Link, *netlink.Addr) error {
-	return k.noting(do, func(key addressKey, facts addressFacts) { k.set(key, facts, time.Now()) })
+	return k.noting(do, func(key addressKey, facts addressAttributes) { k.set(key, facts, time.Now()) })
 }
 
 // notingRemoval returns a change that removes an address, and notes that.
 func (k *known) notingRemoval(do func(netlink.Link, *netlink.Addr) error) func(netlink.Link, *netlink.Addr) error {
-	return k.noting(do, func(key addressKey, _ addressFacts) { k.remove(key) })
+	return k.noting(do, func(key addressKey, _ addressAttributes) { k.remove(key) })
 }
 
 // observed returns all that is known, with what is left of lifetimes. isRecorded reports whether the agent has recorded
@@ -189,7 +189,7 @@ func (k *known) observed(now time.Time, isRecorded func(ownedAddress) bool) plan
 		if a.isRemoved || name == "" { // the second was added or removed between the listings of links and of addresses
 			continue
 		}
-		address := plan.Address(a.facts)
+		address := plan.Address(a.attributes)
 		address.Interface, address.Prefix = name, a.key.prefix
 		address.IsOurs = address.IsOurs || isRecorded(ownedAddress{a.key.interfaceIndex, a.key.prefix})
 		address.Valid = lifetimeLeft(address.Valid, now.Sub(a.at))
@@ -211,7 +211,7 @@ func lifetimeLeft(lifetime, after time.Duration) time.Duration {
 // cannot read is news.
 func (k *known) isNews(m syscall.NetlinkMessage) bool {
 	a, isRead := readAddress(m)
-	key, facts, isAddress := factsOf(&a)
+	key, facts, isAddress := attributesOf(&a)
 	if !isRead || !isAddress {
 		return true
 	}
@@ -221,7 +221,7 @@ func (k *known) isNews(m syscall.NetlinkMessage) bool {
 	if m.Header.Type == unix.RTM_DELADDR {
 		return isKnown || k.indexByKey == nil
 	}
-	return !isKnown || k.addresses[i].facts != facts
+	return !isKnown || k.addresses[i].attributes != facts
 }
 
 // readAddress reads what a notification says of an address, as netlink.AddrList reads what is listed.

@@ -242,7 +242,7 @@ func TestObserveListsAgain(t *testing.T) {
 				t.Error(err)
 			}
 		}, true},
-		{"Watch has heard of something", n.known.forget, true},
+		{"Watch has heard of something", n.known.markStale, true},
 		{"Watch ends", func() { n.known.setWatched(false) }, true},
 		{"that was a while ago", func() { n.known.listedAt = time.Now().Add(-relistAfter) }, true},
 		{"the agent has made an interface", func() {

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Protocol is the IFA_PROTO with which the agent tags its addresses (if_addr.h: who or
+// AddressProtocol is the IFA_PROTO with which the agent tags its addresses (if_addr.h: who or
 // what added the address). The kernel itself uses 0 to 3; the other numbers are for
 // user space, where nobody assigns them.
-const Protocol = 0x70
+const AddressProtocol = 0x70
 
 // maxDumpAttempts is how often a listing is tried that changes interrupt.
 const maxDumpAttempts = 5

@@ -19,7 +19,7 @@ func (n *Netlink) Observe() (plan.Observed, error) {
 	now := time.Now()
 	if n.known.isToBeListed(now) {
 		if err := n.list(now); err != nil {
-			n.known.forget()
+			n.known.markStale()
 			return plan.Observed{}, err
 		}
 	}
@@ -78,7 +78,7 @@ func (n *Netlink) listRoutes(family int, nameByIndex map[int]string) ([]plan.Rou
 		if r.Dst != nil {
 			bits, _ = r.Dst.Mask.Size()
 		}
-		if isObserved(family, bits, r.Protocol) {
+		if isRouteObserved(family, bits, r.Protocol) {
 			routes = append(routes, toRoutes(r, family, nameByIndex)...)
 		}
 		return true
@@ -86,10 +86,10 @@ func (n *Netlink) listRoutes(family int, nameByIndex map[int]string) ([]plan.Rou
 	return routes, err
 }
 
-// isObserved reports whether plan.Observed is to have a route of the main table: a default route, one to the
+// isRouteObserved reports whether plan.Observed is to have a route of the main table: a default route, one to the
 // network of an address, which came with the address, or one that was learnt from a router advertisement. The
 // kernel has a route for each IPv6 host address, too, which says nothing that the address does not say.
-func isObserved(family, bits int, protocol netlink.RouteProtocol) bool {
+func isRouteObserved(family, bits int, protocol netlink.RouteProtocol) bool {
 	isHost := family == netlink.FAMILY_V4 && bits == 8*net.IPv4len || family == netlink.FAMILY_V6 && bits == 8*net.IPv6len
 	return bits == 0 || protocol == unix.RTPROT_KERNEL && !isHost || protocol == unix.RTPROT_RA
 }
@@ -144,16 +144,16 @@ func toLink(l netlink.Link) plan.NetworkInterface {
 	}
 }
 
-// withoutInterface translates all of an address but its interface. It returns false for one that is no IP
+// toAddressWithoutInterface translates all of an address but its interface. It returns false for one that is no IP
 // address.
-func withoutInterface(a *netlink.Addr) (plan.Address, bool) {
+func toAddressWithoutInterface(a *netlink.Addr) (plan.Address, bool) {
 	prefix, ok := toPrefix(a.IPNet)
 	if !ok {
 		return plan.Address{}, false
 	}
 	return plan.Address{
 		Prefix:        prefix,
-		IsOurs:        a.Protocol == Protocol,
+		IsOurs:        a.Protocol == AddressProtocol,
 		Valid:         time.Duration(uint32(a.ValidLft)) * time.Second,    //nolint:gosec // it is 32 bits of the kernel's
 		Preferred:     time.Duration(uint32(a.PreferedLft)) * time.Second, //nolint:gosec // it is 32 bits of the kernel's
 		NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0,

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyLifetime is the lifetime of the copies that removeAlone adds: should the agent die
+// copyLifetime is the lifetime of the copies that removeKeepingSecondaries adds: should the agent die
 // before it removes them, the kernel does.
 const copyLifetime = time.Minute
 
-// removeAlone removes an address, and keeps the node's own addresses on the interface.
+// removeKeepingSecondaries removes an address, and keeps the node's own addresses on the interface.
 //
 // Of the IPv4 addresses of a subnet the kernel makes the first one primary and the others
 // its secondaries. When the primary is removed, the kernel removes its secondaries, too,
@@ -22,26 +22,26 @@ const copyLifetime = time.Minute
 // where an older version of the agent added it with the subnet's mask, and the node's own
 // address was removed and added again.
 //
-// So removeAlone first adds a copy of each secondary that is not the agent's, as a host
+// So removeKeepingSecondaries first adds a copy of each secondary that is not the agent's, as a host
 // address, which is never a secondary. After the removal it adds each secondary again that
 // the kernel has removed, and removes the copies. Thanks to the copies the node always has
 // its address, and the kernel keeps the routes that prefer the address as a source.
-func (n *Netlink) removeAlone(link netlink.Link, address *netlink.Addr) error {
+func (n *Netlink) removeKeepingSecondaries(link netlink.Link, address *netlink.Addr) error {
 	if link.Attrs().Alias == Alias { // EnsureVirtual has set promote_secondaries
-		return n.removeAndForget(link, address)
+		return n.removeWithRecord(link, address)
 	}
 	secondaries, err := n.foreignSecondaries(link, address)
 	if err != nil {
 		return err
 	}
 	if len(secondaries) > 0 {
-		defer n.known.forget()
+		defer n.known.markStale()
 	}
 	copies, err := n.addCopies(link, secondaries)
 	if err != nil {
 		return err
 	}
-	err = n.removeAndForget(link, address)
+	err = n.removeWithRecord(link, address)
 	for i := range secondaries {
 		if failed := n.handle.AddrAdd(link, &secondaries[i]); failed != nil && !errors.Is(failed, unix.EEXIST) {
 			// The copies stay until their lifetime ends.
@@ -62,7 +62,7 @@ func (n *Netlink) addCopies(link netlink.Link, addresses []netlink.Addr) ([]*net
 			ValidLft: int(copyLifetime / time.Second), PreferedLft: int(copyLifetime / time.Second),
 			Flags: unix.IFA_F_NOPREFIXROUTE,
 			// With the tag a copy that is left over is the agent's, and the agent removes it.
-			Protocol: Protocol,
+			Protocol: AddressProtocol,
 		}
 		switch err := n.handle.AddrAdd(link, hostCopy); {
 		case err == nil:
@@ -106,7 +106,7 @@ func (n *Netlink) foreignSecondaries(link netlink.Link, primary *netlink.Addr) (
 			if a.Flags&unix.IFA_F_SECONDARY != 0 {
 				return nil, nil // it is a secondary itself: the kernel removes no other with it
 			}
-		case a.Flags&unix.IFA_F_SECONDARY != 0 && a.Protocol != Protocol:
+		case a.Flags&unix.IFA_F_SECONDARY != 0 && a.Protocol != AddressProtocol:
 			a.Flags &^= unix.IFA_F_SECONDARY | unix.IFA_F_PERMANENT // the kernel sets these itself
 			if a.Broadcast == nil {
 				a.Broadcast = net.IPv4zero // none: the library would choose one

@@ -21,14 +21,14 @@ const Alias = "purelb: virtual interface for load balancer addresses"
 func (n *Netlink) EnsureVirtual(name string) (string, error) {
 	link, err := n.handle.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		defer n.known.forget()
+		defer n.known.markStale()
 		link, err = n.addVirtual(name)
 	}
 	if err != nil {
 		return "", fmt.Errorf("virtual interface %s: %w", name, err)
 	}
 	if link.Attrs().Flags&net.FlagUp == 0 {
-		defer n.known.forget()
+		defer n.known.markStale()
 		if err := n.handle.LinkSetUp(link); err != nil {
 			return "", fmt.Errorf("set %s up: %w", name, err)
 		}
@@ -69,7 +69,7 @@ func (n *Netlink) removeVirtual(name string) error {
 	if slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return !a.IP.IsLinkLocalUnicast() }) {
 		return nil
 	}
-	defer n.known.forget()
+	defer n.known.markStale()
 	return n.handle.LinkDel(link)
 }
 

@@ -50,7 +50,7 @@ func (n *Netlink) Watch(ctx context.Context, changed func()) error {
 		n.known.setWatched(true)
 		receive(ctx, socket, func(messages []syscall.NetlinkMessage) {
 			if slices.ContainsFunc(messages, n.isObservedChange) {
-				n.known.forget()
+				n.known.markStale()
 				pacing.Signal(signal)
 			}
 		})
@@ -75,7 +75,7 @@ func (n *Netlink) isObservedChange(m syscall.NetlinkMessage) bool {
 		}
 		route := nl.DeserializeRtMsg(m.Data)
 		return route.Table == unix.RT_TABLE_MAIN &&
-			isObserved(int(route.Family), int(route.Dst_len), netlink.RouteProtocol(route.Protocol))
+			isRouteObserved(int(route.Family), int(route.Dst_len), netlink.RouteProtocol(route.Protocol))
 	default:
 		return true
 	}

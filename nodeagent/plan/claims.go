@@ -20,17 +20,17 @@ type Claim struct {
 	Interface string `json:"interface"`
 	// Epoch that is reserved for the claim.
 	Epoch int64 `json:"epoch"`
-	// Node that had the address, and SilentFor for how long it had been silent.
-	Node      string        `json:"node"`
-	SilentFor time.Duration `json:"silentFor"`
+	// PreviousHolder is the node that had the address, and SilentFor for how long it had been silent.
+	PreviousHolder string        `json:"node"`
+	SilentFor      time.Duration `json:"silentFor"`
 	// QuietAt is when the watcher found that no station answers for the address.
 	QuietAt time.Time `json:"-"`
 }
 
-// keepClaims takes over the claims that watchers have made, and forgets those that are over. What
+// updateClaims takes over the claims that watchers have made, and forgets those that are over. What
 // the checkpoint says ends none: the manager may know better. Nor does what the API server says
 // while an Announcement is missing, which may ask for the address.
-func (d *decisionBuilder) keepClaims() {
+func (d *decisionBuilder) updateClaims() {
 	if len(d.in.Claims)+len(d.memory.Claims) == 0 {
 		return
 	}
@@ -126,7 +126,7 @@ func desiredByClaim(addr netip.Addr, c Claim, index *successionIndex, now time.T
 		Epoch: c.Epoch,
 	}
 	quietFor := now.Sub(c.QuietAt)
-	if quietFor >= 0 && quietFor < SilenceValid {
+	if quietFor >= 0 && quietFor < SilenceValidFor {
 		d.SkipsProbe, d.SilentSince = true, c.QuietAt.Add(-c.SilentFor)
 	}
 	r, isNamed := index.successionOf(addr, c)
@@ -137,9 +137,9 @@ func desiredByClaim(addr netip.Addr, c Claim, index *successionIndex, now time.T
 	for _, s := range r.address.Successors {
 		switch macs := macsOfNode(r.standby.OtherSuccessors, s.NodeName); {
 		case s.Epoch > c.Epoch:
-			d.HigherMACs = append(d.HigherMACs, macs...)
+			d.HigherEpochMACs = append(d.HigherEpochMACs, macs...)
 		case s.Epoch < c.Epoch:
-			d.LowerMACs = append(d.LowerMACs, macs...)
+			d.LowerEpochMACs = append(d.LowerEpochMACs, macs...)
 		}
 	}
 	return d
@@ -155,9 +155,9 @@ func macsOfNode(nodes []purelbv1.StandbyNode, name string) []string {
 	return nil
 }
 
-// standbyAddresses returns what the status of an Announcement with standby says of addresses: what
+// standbyAddressStatuses returns what the status of an Announcement with standby says of addresses: what
 // became of those that the node has claimed, also once entries ask for them under the same epochs.
-func standbyAddresses(
+func standbyAddressStatuses(
 	ann *purelbv1.Announcement, claims map[netip.Addr]Claim, resultOf func(netip.Addr) Result, now metav1.Time,
 ) []purelbv1.AddressStatus {
 	previous := statusesOf(ann)
@@ -167,7 +167,7 @@ func standbyAddresses(
 		addr, epoch := parseAddrOrZero(a.Address), purelbv1.ReservedEpochOf(a.Successors, ann.Spec.NodeName)
 		if r := resultOf(addr); addr.IsValid() && r.State != "" && r.Epoch == epoch {
 			if c, isClaimed := claims[addr]; isClaimed && r.Message == "" {
-				r.Message = fmt.Sprintf("%s had not answered for %s", c.Node, c.SilentFor.Round(10*time.Millisecond))
+				r.Message = fmt.Sprintf("%s had not answered for %s", c.PreviousHolder, c.SilentFor.Round(10*time.Millisecond))
 			}
 			statuses = append(statuses, addressStatus(a.Address, r, previous[addr], now))
 		}

@@ -75,8 +75,8 @@ func TestClaims(t *testing.T) {
 		epoch   int64
 	}{
 		"a watcher has just claimed it": {false, edits{isNamed()}, claimed, false, 1, 4},
-		"not long ago":                  {true, edits{isNamed(), after(SilenceValid - 1)}, claimed, false, 1, 4},
-		"long ago":                      {true, edits{isNamed(), after(SilenceValid)}, nil, true, 1, 4},
+		"not long ago":                  {true, edits{isNamed(), after(SilenceValidFor - 1)}, claimed, false, 1, 4},
+		"long ago":                      {true, edits{isNamed(), after(SilenceValidFor)}, nil, true, 1, 4},
 		"the clock was set back":        {true, edits{isNamed(), after(-1)}, nil, true, 1, 4},
 		"by what the checkpoint says":   {false, edits{isNamed(), isFromCheckpoint}, claimed, false, 1, 4},
 		"while nothing is known": {
@@ -142,8 +142,8 @@ func TestClaims(t *testing.T) {
 func TestNoClaimEndsWhileAnAnnouncementIsMissing(t *testing.T) {
 	t.Parallel()
 	memory := Memory{
-		Claims:        map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4}},
-		AskingObjects: map[ObjectID]bool{{"Announcement", "node1-b", "node1-b"}: true},
+		Claims:          map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4}},
+		NonEmptyObjects: map[ObjectID]bool{{"Announcement", "node1-b", "node1-b"}: true},
 	}
 	in := inputsFor()
 	in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32"))
@@ -195,8 +195,8 @@ func TestClaimedIsHeldProvisionally(t *testing.T) {
 		Address: Settings{Local: SettingsOf(&purelbv1.LBNodeAgent{}).Local}.kernelAddress(&Desired{
 			Addr: heldAddr, Prefix: netip.PrefixFrom(heldAddr, 32), Interface: "eth0", IsLocal: true,
 		}),
-		Epoch: 4, PreviousMACs: []string{watchedMAC}, HigherMACs: []string{higherMAC}, LowerMACs: []string{lowerMAC},
-		IsProvisional: true,
+		Epoch: 4, PreviousMACs: []string{watchedMAC}, HigherEpochMACs: []string{higherMAC},
+		LowerEpochMACs: []string{lowerMAC}, IsProvisional: true,
 	}}
 	if diff := cmp.Diff(want, conclusion.Held, compareNetip); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -207,7 +207,7 @@ func TestClaimedIsHeldProvisionally(t *testing.T) {
 func TestClaimsAreReported(t *testing.T) {
 	t.Parallel()
 	claim := map[netip.Addr]Claim{
-		heldAddr: {Interface: "eth0", Epoch: 4, Node: "node2", SilentFor: 604 * time.Millisecond, QuietAt: begin},
+		heldAddr: {Interface: "eth0", Epoch: 4, PreviousHolder: "node2", SilentFor: 604 * time.Millisecond, QuietAt: begin},
 	}
 	for name, c := range map[string]struct {
 		claims   map[netip.Addr]Claim
@@ -235,12 +235,12 @@ func TestClaimsAreReported(t *testing.T) {
 		in := inputsFor(c.entries...)
 		in.Standbys, in.Claims = []purelbv1.Announcement{standby()}, maps.Clone(c.claims)
 		_, conclusion := conclude(in, c.outcomes)
-		if len(conclusion.StandbyAddresses) != 1 || len(conclusion.Statuses) != 1 ||
+		if len(conclusion.StandbyAddressStatuses) != 1 || len(conclusion.Statuses) != 1 ||
 			len(conclusion.Statuses[0].Addresses) != len(c.entries) {
 			t.Fatalf("%s: %+v", name, conclusion)
 		}
 		var got []string
-		for _, s := range conclusion.StandbyAddresses[0] {
+		for _, s := range conclusion.StandbyAddressStatuses[0] {
 			got = append(got, fmt.Sprintf("%s %s %d %s %s %s", s.Address, s.State, s.Epoch, s.Interface, s.Reason, s.Message))
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
@@ -285,7 +285,7 @@ func TestHolderKnowsItsSuccessors(t *testing.T) {
 	desired, _ := MergeDesired([]purelbv1.Announcement{first, second}, nil)
 	var got []string
 	for _, d := range desired {
-		got = append(got, fmt.Sprint(d.Addr, d.HigherMACs, d.Contest))
+		got = append(got, fmt.Sprint(d.Addr, d.HigherEpochMACs, d.Contest))
 	}
 	want := []string{
 		"192.0.2.1 [] {0  []}",
@@ -323,7 +323,7 @@ func TestStatusWaitsForTheCheck(t *testing.T) {
 		in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32"))
 		in.Announcements[0].Spec.Successors = []purelbv1.StandbyNode{{NodeName: "node2", MACs: c.macs}}
 		in.Announcements[0].Status.ObservedGeneration = 6
-		in.CheckedContests = map[netip.Addr]int64{heldAddr: c.checked}
+		in.CheckedContestEpochs = map[netip.Addr]int64{heldAddr: c.checked}
 		if _, conclusion := conclude(in, c.outcomes); conclusion.Statuses[0].ObservedGeneration != c.want {
 			t.Errorf("%s: observed generation %d, want %d", name, conclusion.Statuses[0].ObservedGeneration, c.want)
 		}

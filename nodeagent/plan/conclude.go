@@ -21,8 +21,8 @@ type Outcomes struct {
 	// Unrenewed is how many operations, the last ones, were left for the next decision. They are
 	// renewals.
 	Unrenewed int
-	// Stranded are addresses that are not desired and could not be removed.
-	Stranded map[netip.Addr]Result
+	// NotWithdrawn are addresses that are not desired and could not be removed.
+	NotWithdrawn map[netip.Addr]Result
 	// VirtualKind is the kind of the virtual interface, and VirtualErr says why it could not
 	// be made.
 	VirtualKind string
@@ -46,14 +46,14 @@ type Conclusion struct {
 	Held []Held
 	// Announced are the desired addresses that are announced, ascending.
 	Announced []AnnouncedServices
-	// States are how many desired addresses are in each state.
-	States map[purelbv1.AddressState]int
+	// StateCounts are how many desired addresses are in each state.
+	StateCounts map[purelbv1.AddressState]int
 	// Statuses are those that the Announcements are to have, in their order; none if nothing
 	// is known, or the API server is away.
 	Statuses []purelbv1.AnnouncementStatus
-	// StandbyAddresses are what the statuses of the Announcements with standby are to say of
+	// StandbyAddressStatuses are what the statuses of the Announcements with standby are to say of
 	// addresses, in the order of those Announcements.
-	StandbyAddresses [][]purelbv1.AddressStatus
+	StandbyAddressStatuses [][]purelbv1.AddressStatus
 	// DecideIn is in how long to decide again; 0 is when something changes.
 	DecideIn time.Duration
 }
@@ -79,7 +79,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 		return decision.results[addr]
 	}
 	decision.Operations = decision.Operations[:len(decision.Operations)-outcomes.Unrenewed]
-	memory.forgetAdded(decision.Operations, resultOf)
+	memory.forgetAnswersOfAdded(decision.Operations, resultOf)
 	memory.noteAdditions(decision.Operations, resultOf, in.Now)
 	memory.noteValidUntil(in.Observed.Addresses, &decision, resultOf, in.Now)
 	memory.ProxyWaitSince = maps.Clone(memory.ProxyWaitSince)
@@ -99,27 +99,29 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 	if decision.IsNothingKnown || in.IsFromCheckpoint {
 		return memory, c
 	}
-	c.Announced, c.States = make([]AnnouncedServices, 0, len(decision.desired)), map[purelbv1.AddressState]int{}
+	c.Announced, c.StateCounts = make([]AnnouncedServices, 0, len(decision.desired)), map[purelbv1.AddressState]int{}
 	for i := range decision.desired {
-		c.States[resultOf(decision.desired[i].Addr).State]++
+		c.StateCounts[resultOf(decision.desired[i].Addr).State]++
 		if d := &decision.desired[i]; isAnnounced(d.Addr) {
 			c.Announced = append(c.Announced, AnnouncedServices{d.Addr, d.Services})
 		}
 	}
 	now := metav1.NewTime(in.Now.Truncate(time.Second))
 	c.Statuses = statuses(&in, Report{
-		Results: decision.results, Overrides: results, Shared: in.IncludedCommonAnnouncements(), Stranded: outcomes.Stranded,
-		Interfaces: decision.interfaces, Gateways: decision.gateways, MACs: decision.macs, FactsIn: in.Announcements[0].Name,
+		Results: decision.results, Overrides: results, Shared: in.IncludedCommonAnnouncements(),
+		NotWithdrawn: outcomes.NotWithdrawn, Interfaces: decision.interfaces, Gateways: decision.gateways,
+		MACs: decision.macs, FactsIn: in.Announcements[0].Name,
 		KeepFacts: !in.IsFirstAnnouncementReported,
-		ReadyNote: outcomes.note(decision.EnsureVirtual), Now: now,
+		ReadyNote: outcomes.readyNote(decision.VirtualToEnsure), Now: now,
 	})
 	for i := range in.Announcements {
-		if awaitsCheck(decision.desired, &in.Announcements[i], in.CheckedContests, isAnnounced) {
+		if awaitsCheck(decision.desired, &in.Announcements[i], in.CheckedContestEpochs, isAnnounced) {
 			c.Statuses[i] = in.Announcements[i].Status
 		}
 	}
 	for i := range in.Standbys {
-		c.StandbyAddresses = append(c.StandbyAddresses, standbyAddresses(&in.Standbys[i], memory.Claims, resultOf, now))
+		addresses := standbyAddressStatuses(&in.Standbys[i], memory.Claims, resultOf, now)
+		c.StandbyAddressStatuses = append(c.StandbyAddressStatuses, addresses)
 	}
 	return memory, c
 }
@@ -142,8 +144,8 @@ func (c *Conclusion) noteRivals(
 	}
 }
 
-// note returns what the Ready conditions say besides what the addresses do.
-func (o *Outcomes) note(virtualInterface string) string {
+// readyNote returns what the Ready conditions say besides what the addresses do.
+func (o *Outcomes) readyNote(virtualInterface string) string {
 	var notes []string
 	switch {
 	case o.VirtualErr != nil:
@@ -160,7 +162,7 @@ func (o *Outcomes) note(virtualInterface string) string {
 // and is in the first.
 func statuses(in *Inputs, report Report) []purelbv1.AnnouncementStatus {
 	isListed := map[netip.Addr]bool{}
-	for i := 0; i < len(in.Announcements) && len(report.Stranded) > 0; i++ {
+	for i := 0; i < len(in.Announcements) && len(report.NotWithdrawn) > 0; i++ {
 		for _, s := range in.Announcements[i].Status.Addresses {
 			isListed[parseAddrOrZero(s.Address)] = true
 		}

@@ -72,7 +72,7 @@ func TestHeldAndAnnounced(t *testing.T) {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
 	counts := map[purelbv1.AddressState]int{purelbv1.StateAnnounced: 3, purelbv1.StateFailed: 2, purelbv1.StatePending: 1}
-	if diff := cmp.Diff(counts, conclusion.States); diff != "" {
+	if diff := cmp.Diff(counts, conclusion.StateCounts); diff != "" {
 		t.Errorf("how many are in each state (-want +got):\n%s", diff)
 	}
 }
@@ -154,7 +154,7 @@ func TestStrandedAddressesAreReportedOnce(t *testing.T) {
 			&Desired{Interface: "eth0"}, ReasonWithdrawFailed, errors.New("busy"),
 		)
 	}
-	_, conclusion := conclude(in, Outcomes{Stranded: stranded})
+	_, conclusion := conclude(in, Outcomes{NotWithdrawn: stranded})
 	var got []string
 	for i, status := range conclusion.Statuses {
 		for _, s := range status.Addresses {

@@ -17,9 +17,9 @@ type Decision struct {
 	// IsNothingKnown means that the agent only keeps what the kernel has. It reports nothing
 	// and leaves the checkpoint as it is.
 	IsNothingKnown bool
-	// EnsureVirtual is the name of the virtual interface, which has to be there before the
+	// VirtualToEnsure is the name of the virtual interface, which has to be there before the
 	// operations; empty if no address needs it. IsVirtualMissing means that it is to be made.
-	EnsureVirtual    string
+	VirtualToEnsure  string
 	IsVirtualMissing bool
 	// Operations change the kernel.
 	Operations []Operation
@@ -27,14 +27,14 @@ type Decision struct {
 	Questions []ProbeQuestion
 	// AnsweredYields are yielded addresses for which a station has answered a probe.
 	AnsweredYields map[netip.Addr]ProbeState
-	// RemoveVirtual are the names of virtual interfaces that the agent made and does not need
+	// VirtualsToRemove are the names of virtual interfaces that the agent made and does not need
 	// any more. One that holds addresses of others stays. If one cannot be removed, the agent
 	// reports nothing: the manager may remove an agent that has reported no address.
-	RemoveVirtual []string
+	VirtualsToRemove []string
 
-	// Reaffirmed are addresses that another node has claimed, and that stay here. The link is told of them
+	// ToReannounce are addresses that another node has claimed, and that stay here. The link is told of them
 	// again: clients may still send to that node.
-	Reaffirmed []Desired
+	ToReannounce []Desired
 
 	// DecideIn is in how long to decide again; 0 is when something changes.
 	DecideIn time.Duration
@@ -81,7 +81,7 @@ var decisionSteps = []struct {
 	{"remember which Announcements are missing", (*decisionBuilder).rememberMissing},
 	// After the step before, since no claim ends while an Announcement is missing; before the
 	// comparison, which would withdraw what is claimed.
-	{"keep the claims that are not over", (*decisionBuilder).keepClaims},
+	{"keep the claims that are not over", (*decisionBuilder).updateClaims},
 	// Before the comparison, which would withdraw everything that nothing asks for.
 	{"keep everything while nothing is known", (*decisionBuilder).keepEverything},
 	// The base of all steps below: what to add, renew and remove if nothing else is known.
@@ -103,12 +103,12 @@ var decisionSteps = []struct {
 	// After all steps that change the operations, since nothing is to wait for a renewal.
 	{"renew last, and first what ends first", (*decisionBuilder).renewLast},
 	// Anywhere after the comparison, which finds out what is desired.
-	{"tell the link again of what another node has claimed in vain", (*decisionBuilder).reaffirm},
+	{"tell the link again of what another node has claimed in vain", (*decisionBuilder).findEndedContests},
 	// Anywhere after the comparison: the agent removes an interface only after the operations, and
 	// only if the kernel then says that it is empty.
 	{"remove virtual interfaces of no use", (*decisionBuilder).removeVirtualInterfaces},
 	// Anywhere: the facts do not depend on what the node announces.
-	{"state the facts of the node", (*decisionBuilder).stateFacts},
+	{"gather the facts of the node", (*decisionBuilder).gatherFacts},
 }
 
 // Decide decides what the agent does. It changes none of its arguments, and its decision
@@ -120,7 +120,7 @@ func Decide(memory Memory, in Inputs) (Memory, Decision) {
 		agent = &purelbv1.LBNodeAgent{}
 	}
 	d.Settings = SettingsOf(agent)
-	d.memory.takeAnswers(in.ProbeAnswers)
+	d.memory.noteAnswers(in.ProbeAnswers)
 	for _, step := range decisionSteps {
 		step.do(d)
 	}
@@ -129,15 +129,15 @@ func Decide(memory Memory, in Inputs) (Memory, Decision) {
 	return d.memory, d.Decision
 }
 
-// reaffirm finds the addresses whose claim by another node was a Contest until now, and is none any more:
+// findEndedContests finds the addresses whose claim by another node was a Contest until now, and is none any more:
 // the manager has ended the claim in favour of the holder, or the other node has given it up.
-func (d *decisionBuilder) reaffirm() {
+func (d *decisionBuilder) findEndedContests() {
 	for i := range d.desired {
 		want := &d.desired[i]
 		h, isHeld := d.in.Held[want.Addr]
 		hasEnded := h.Contest.Epoch > 0 && want.Contest.Epoch == 0
 		if isHeld && hasEnded && !want.IsHandingOver && want.Interface == h.Interface {
-			d.Reaffirmed = append(d.Reaffirmed, *want)
+			d.ToReannounce = append(d.ToReannounce, *want)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func (d *decisionBuilder) decideIn(wait time.Duration) { d.DecideIn = ShorterWai
 // older than what the API server has.
 func (d *decisionBuilder) rememberMissing() {
 	if !d.in.IsFromCheckpoint {
-		d.withdrawNothingFor = d.memory.keepForMissingObjects(d.in)
+		d.withdrawNothingFor = d.memory.noteMissingObjects(d.in)
 	}
 }
 
@@ -171,7 +171,7 @@ func (d *decisionBuilder) compare() {
 	d.desired = withClaims(d.desired, d.memory.Claims, d.successionIndex, d.in.Now)
 	observed := d.in.Observed
 	if virtual := d.Settings.Selection.VirtualInterface; hasVirtual(d.desired, virtual) {
-		d.EnsureVirtual, d.IsVirtualMissing = virtual, !observed.HasInterface(virtual)
+		d.VirtualToEnsure, d.IsVirtualMissing = virtual, !observed.HasInterface(virtual)
 		if d.IsVirtualMissing {
 			made := NetworkInterface{Name: virtual, IsOurs: true, IsUp: true}
 			observed.Interfaces = append(slices.Clip(observed.Interfaces), made)
@@ -245,17 +245,17 @@ func (d *decisionBuilder) removeVirtualInterfaces() {
 	})
 	for _, l := range d.in.Observed.Interfaces {
 		if l.IsOurs && (isGoing || l.Name != d.Settings.Selection.VirtualInterface) {
-			d.RemoveVirtual = append(d.RemoveVirtual, l.Name)
+			d.VirtualsToRemove = append(d.VirtualsToRemove, l.Name)
 		}
 	}
 }
 
-// stateFacts finds the interfaces that can hold Local addresses, and the node's MACs.
-func (d *decisionBuilder) stateFacts() {
+// gatherFacts finds the interfaces that can hold Local addresses, and the node's MACs.
+func (d *decisionBuilder) gatherFacts() {
 	if d.IsNothingKnown || d.in.IsFromCheckpoint {
 		return
 	}
-	interfaces, err := Interfaces(d.Settings.Selection, d.in.Observed)
+	interfaces, err := NodeInterfaces(d.Settings.Selection, d.in.Observed)
 	d.interfaces, d.macs = interfaces, NodeMACs(d.Settings.Selection, d.in.Observed, interfaces)
 	d.gateways = NodeGateways(d.Settings.Selection, d.in.Observed)
 	d.Err = errors.Join(d.Err, err)

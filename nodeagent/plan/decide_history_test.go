@@ -205,7 +205,7 @@ func (h *decisionHistory) yieldOrFallSilent() {
 		if all := slices.SortedFunc(maps.Keys(h.defence.Held), netip.Addr.Compare); len(all) > 0 {
 			addr := all[0]
 			held := h.defence.Held[addr]
-			h.defence.YieldTo(held, "02:00:00:00:00:03", h.now)
+			h.defence.NoteYield(held, "02:00:00:00:00:03", h.now)
 			if !h.refused[addr] {
 				h.remove(held.Address)
 			}
@@ -296,7 +296,7 @@ func copyOf(in Inputs, m Memory) (Inputs, Memory) {
 	in.Observed.Interfaces = slices.Clone(in.Observed.Interfaces)
 	in.Held, in.Yields = maps.Clone(in.Held), maps.Clone(in.Yields)
 	in.ProbeAnswers = slices.Clone(in.ProbeAnswers)
-	m.AskingObjects, m.MissingSince = maps.Clone(m.AskingObjects), maps.Clone(m.MissingSince)
+	m.NonEmptyObjects, m.MissingSince = maps.Clone(m.NonEmptyObjects), maps.Clone(m.MissingSince)
 	in.Claims, m.Claims = maps.Clone(in.Claims), maps.Clone(m.Claims)
 	m.ProbeStates, m.ProxyWaitSince = maps.Clone(m.ProbeStates), maps.Clone(m.ProxyWaitSince)
 	m.Additions = maps.Clone(m.Additions)
@@ -332,7 +332,7 @@ func (h *decisionHistory) decide() Decision {
 		}
 	}
 	if !decision.IsNothingKnown {
-		h.defence.ForgetYields(decision.Desired())
+		h.defence.ForgetOutdatedYields(decision.Desired())
 	}
 	h.defence.SetHeld(conclusion.Held)
 	for i, status := range conclusion.Statuses {
@@ -415,7 +415,7 @@ func (h *decisionHistory) checkAdd(in *Inputs, op Operation) {
 		return
 	}
 	silentAt, wasSilent := h.silentAt[targetOf(d)]
-	hasAsked := wasSilent && h.now.Sub(silentAt) <= SilenceValid
+	hasAsked := wasSilent && h.now.Sub(silentAt) <= SilenceValidFor
 	held, isHeld := in.Held[d.Addr]
 	isRepair := isHeld && held.Epoch == d.Epoch
 	yield, isYielded := in.Yields[d.Addr]
@@ -431,7 +431,7 @@ func (h *decisionHistory) checkAdd(in *Inputs, op Operation) {
 
 // apply applies a decision to the kernel as the agent does.
 func (h *decisionHistory) apply(decision Decision) Outcomes {
-	outcomes := Outcomes{Results: map[netip.Addr]Result{}, Stranded: map[netip.Addr]Result{}}
+	outcomes := Outcomes{Results: map[netip.Addr]Result{}, NotWithdrawn: map[netip.Addr]Result{}}
 	refused := errors.New("refused")
 	for _, op := range decision.Operations {
 		addr := op.Address.Prefix.Addr()
@@ -439,13 +439,13 @@ func (h *decisionHistory) apply(decision Decision) Outcomes {
 		case op.Kind == Remove && !h.refused[addr]:
 			h.remove(op.Address)
 		case op.Kind == Remove && op.Desired == nil:
-			outcomes.Stranded[addr] = StillAnnouncedResult(
+			outcomes.NotWithdrawn[addr] = StillAnnouncedResult(
 				&Desired{Interface: op.Address.Interface}, ReasonWithdrawFailed, refused,
 			)
 		case h.refused[addr]:
 			outcomes.Results[addr] = FailedResult(op.Desired, ReasonAddFailed, refused)
 		case op.Kind == Add:
-			if result, isAllowed := h.defence.MayHave(op.Desired, op.Reclaim, h.now); isAllowed {
+			if result, isAllowed := h.defence.AllowChange(op.Desired, op.Reclaim, h.now); isAllowed {
 				h.kernel = append(slices.Clone(h.kernel), op.Address)
 				h.defence.NoteAdded(op.Desired, h.now)
 			} else {

@@ -76,8 +76,8 @@ func TestReaffirm(t *testing.T) {
 		in.Announcements[0].Spec.Successors = []purelbv1.StandbyNode{{NodeName: "node2", MACs: []string{"02:00:00:00:00:12"}}}
 		c.entry(&in.Announcements[0].Spec.Addresses[0])
 		in.Held = holding(c.held).Held
-		if _, decision := Decide(Memory{}, in); len(decision.Reaffirmed) != c.want {
-			t.Errorf("%s: %d, want %d", name, len(decision.Reaffirmed), c.want)
+		if _, decision := Decide(Memory{}, in); len(decision.ToReannounce) != c.want {
+			t.Errorf("%s: %d, want %d", name, len(decision.ToReannounce), c.want)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func TestVirtualInterfacesOfNoUseAreRemoved(t *testing.T) {
 			c.edit(&in.Announcements[0])
 		}
 		_, decision := Decide(Memory{}, in)
-		if diff := cmp.Diff(c.want, decision.RemoveVirtual); diff != "" {
+		if diff := cmp.Diff(c.want, decision.VirtualsToRemove); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -234,8 +234,8 @@ func TestVirtualInterfaceIsMadeWhereItIsNeeded(t *testing.T) {
 			in.Observed.Interfaces = in.Observed.Interfaces[:1]
 		}
 		_, decision := Decide(Memory{}, in)
-		if decision.EnsureVirtual != c.ensure || decision.IsVirtualMissing != c.isMissing {
-			t.Errorf("%s: ensures %q, missing %v", name, decision.EnsureVirtual, decision.IsVirtualMissing)
+		if decision.VirtualToEnsure != c.ensure || decision.IsVirtualMissing != c.isMissing {
+			t.Errorf("%s: ensures %q, missing %v", name, decision.VirtualToEnsure, decision.IsVirtualMissing)
 		}
 	}
 }
@@ -282,7 +282,7 @@ func TestNothingKnown(t *testing.T) {
 			decision.DecideIn != 50*time.Second {
 			t.Errorf("%s: decides again in %s; operations (-want +got):\n%s", name, decision.DecideIn, diff)
 		}
-		if len(decision.RemoveVirtual) > 0 || decision.EnsureVirtual != "" {
+		if len(decision.VirtualsToRemove) > 0 || decision.VirtualToEnsure != "" {
 			t.Errorf("%s: the virtual interface changes: %+v", name, decision)
 		}
 		_, conclusion := Conclude(memory, in, decision, Outcomes{})
@@ -318,8 +318,8 @@ func TestOffline(t *testing.T) {
 			"%d questions, decides again in %s, facts %v", len(decision.Questions), decision.DecideIn, decision.interfaces,
 		)
 	}
-	if len(memory.AskingObjects) > 0 {
-		t.Errorf("remembers what the checkpoint asks for: %v", memory.AskingObjects)
+	if len(memory.NonEmptyObjects) > 0 {
+		t.Errorf("remembers what the checkpoint asks for: %v", memory.NonEmptyObjects)
 	}
 	if _, conclusion := Conclude(memory, in, decision, Outcomes{}); conclusion.Statuses != nil ||
 		conclusion.Announced != nil || len(conclusion.Held) != 2 {

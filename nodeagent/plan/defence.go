@@ -57,11 +57,11 @@ type HeldState struct {
 	LastAnswerByMAC map[string]time.Time
 	// Checks are the stations that are being asked by themselves, by MAC.
 	Checks map[string]*Check
-	// CheckedContest is the epoch of the last Contest that was checked.
-	CheckedContest int64
-	// Rival is the station that is reported to claim the address, RivalSince since when, and
+	// CheckedContestEpoch is the epoch of the last Contest that was checked.
+	CheckedContestEpoch int64
+	// RivalMAC is of the station that is reported to claim the address, RivalSince since when, and
 	// RivalClaimedAt when it last did.
-	Rival                      string
+	RivalMAC                   string
 	RivalSince, RivalClaimedAt time.Time
 }
 
@@ -98,8 +98,8 @@ func (d *Defence) NoteAdded(desired *Desired, now time.Time) {
 	}
 }
 
-// NoteAsked notes that the link was asked for an address.
-func (d *Defence) NoteAsked(addr netip.Addr, now time.Time) {
+// NoteHeldAsked notes that the link was asked for a held address.
+func (d *Defence) NoteHeldAsked(addr netip.Addr, now time.Time) {
 	if state := d.HeldStates[addr]; state != nil {
 		state.AskedAt = now
 	}
@@ -120,8 +120,8 @@ func (d *Defence) HeldWithPreviousHolder(now time.Time) []Held {
 	return held
 }
 
-// Interfaces returns the interfaces on which to listen: those of what is held or yielded.
-func (d *Defence) Interfaces() map[string]bool {
+// ListenInterfaces returns the interfaces on which to listen: those of what is held or yielded.
+func (d *Defence) ListenInterfaces() map[string]bool {
 	interfaces := map[string]bool{}
 	for _, h := range d.Held {
 		interfaces[h.Interface] = true
@@ -152,7 +152,7 @@ func (d *Defence) Rivals(now time.Time) map[netip.Addr]Rival {
 	rivals := map[netip.Addr]Rival{}
 	for addr, state := range d.HeldStates {
 		if left := RivalFor - now.Sub(state.RivalClaimedAt); !state.RivalClaimedAt.IsZero() && left > 0 {
-			rivals[addr] = Rival{MAC: state.Rival, Left: left}
+			rivals[addr] = Rival{MAC: state.RivalMAC, Left: left}
 		}
 	}
 	return rivals

@@ -26,10 +26,10 @@ type Check struct {
 
 	state   *HeldState
 	begunAt time.Time
-	// contest is the epoch of the Contest that is being checked; 0 for none.
-	contest int64
-	askedAt time.Time // last; zero for not yet
-	tries   int
+	// contestEpoch is that of the Contest that is being checked; 0 for none.
+	contestEpoch int64
+	askedAt      time.Time // last; zero for not yet
+	tries        int
 }
 
 // isOver reports whether an answer of the station counts no more.
@@ -76,9 +76,9 @@ type Contest struct {
 	// Epoch of the claim, and MAC by which the other node is asked; both are zero for no Contest.
 	Epoch int64
 	MAC   string
-	// Nodes are addresses of the nodes that may claim addresses of this one, that node among them: they
+	// NodeAddrs are addresses of the nodes that may claim addresses of this one, that node among them: they
 	// answer a node that is not cut off the link.
-	Nodes []netip.Addr
+	NodeAddrs []netip.Addr
 }
 
 // BeginContestChecks begins to check the Contests that are not checked yet. The manager's word
@@ -87,25 +87,25 @@ func (d *Defence) BeginContestChecks(now time.Time) []Reaction {
 	var begun []Reaction
 	for addr, h := range order.ByKey(d.Held, netip.Addr.Compare) {
 		state, contest := d.HeldStates[addr], h.Contest
-		if contest.MAC == "" || state.CheckedContest >= contest.Epoch {
+		if contest.MAC == "" || state.CheckedContestEpoch >= contest.Epoch {
 			continue
 		}
-		if c := state.Checks[contest.MAC]; c != nil && c.contest >= contest.Epoch && !c.isOver(now) {
+		if c := state.Checks[contest.MAC]; c != nil && c.contestEpoch >= contest.Epoch && !c.isOver(now) {
 			continue
 		}
 		c := state.addCheck(addr, contest.MAC, now)
-		c.contest = contest.Epoch
+		c.contestEpoch = contest.Epoch
 		begun = append(begun, Reaction{Held: h, Check: c})
 	}
 	return begun
 }
 
-// CheckedContests returns the epochs of the Contests that were checked, by address.
-func (d *Defence) CheckedContests() map[netip.Addr]int64 {
+// CheckedContestEpochs returns the epochs of the Contests that were checked, by address.
+func (d *Defence) CheckedContestEpochs() map[netip.Addr]int64 {
 	checked := map[netip.Addr]int64{}
 	for addr, state := range d.HeldStates {
-		if state.CheckedContest > 0 {
-			checked[addr] = state.CheckedContest
+		if state.CheckedContestEpoch > 0 {
+			checked[addr] = state.CheckedContestEpoch
 		}
 	}
 	return checked
@@ -119,26 +119,26 @@ type CheckStep struct {
 	Next time.Duration
 	// Reaction is what follows from a Check that is over.
 	Reaction Reaction
-	// AskNodes means to ask whether this node is alone on its link: the station that the Contest is
-	// about has not answered. EndContest is to be told.
-	AskNodes []netip.Addr
+	// AloneProbeAddrs are addresses of nodes to ask now whether this node is alone on its link: the station
+	// that the Contest is about has not answered. EndContest is to be told.
+	AloneProbeAddrs []netip.Addr
 }
 
-// NextCheckStep returns the next step of a Check. A Check ends early when its address is not held any
-// more. The agent yields when Hear is told of an answer, not here.
-func (d *Defence) NextCheckStep(c *Check, now time.Time) CheckStep {
+// AdvanceCheck takes the next step of a Check, and returns what to do for it. A Check ends early when its
+// address is not held any more. The agent yields when Hear is told of an answer, not here.
+func (d *Defence) AdvanceCheck(c *Check, now time.Time) CheckStep {
 	state := c.state
 	if d.HeldStates[c.Addr] != state {
 		return CheckStep{}
 	}
 	if c.tries == checkTries {
 		step := CheckStep{Reaction: Reaction{Held: d.Held[c.Addr]}}
-		if c.contest > 0 && len(step.Reaction.Held.Contest.Nodes) > 0 {
-			return CheckStep{AskNodes: step.Reaction.Held.Contest.Nodes}
+		if c.contestEpoch > 0 && len(step.Reaction.Held.Contest.NodeAddrs) > 0 {
+			return CheckStep{AloneProbeAddrs: step.Reaction.Held.Contest.NodeAddrs}
 		}
 		state.endCheck(c)
-		if c.contest > 0 {
-			state.CheckedContest, step.Reaction.Report = c.contest, true
+		if c.contestEpoch > 0 {
+			state.CheckedContestEpoch, step.Reaction.Report = c.contestEpoch, true
 		}
 		if c.IsClaimant {
 			d.noteRival(&step.Reaction, state, c.MAC, now)
@@ -164,14 +164,14 @@ func (d *Defence) EndContest(c *Check, isAlone bool, now time.Time) Reaction {
 	}
 	state.endCheck(c)
 	if !isAlone {
-		state.CheckedContest = c.contest
+		state.CheckedContestEpoch = c.contestEpoch
 		return Reaction{Held: h, Report: true}
 	}
-	d.YieldTo(h, c.MAC, now)
+	d.NoteYield(h, c.MAC, now)
 	y := d.Yields[c.Addr]
 	y.YieldedAlone = true
 	d.Yields[c.Addr] = y
-	return Reaction{Held: h, YieldTo: c.MAC, MayLog: true}
+	return Reaction{Held: h, YieldToMAC: c.MAC, MayLog: true}
 }
 
 // endCheck forgets a Check.

@@ -23,8 +23,8 @@ func TestClaimantIsAskedThreeTimes(t *testing.T) {
 		}
 		var got []string
 		for after, isOver := time.Duration(0), false; !isOver; {
-			step := d.NextCheckStep(r.Check, begin.Add(after))
-			got = append(got, fmt.Sprintf("ask %v, next in %s, new rival %q", step.Ask, step.Next, step.Reaction.NewRival))
+			step := d.AdvanceCheck(r.Check, begin.Add(after))
+			got = append(got, fmt.Sprintf("ask %v, next in %s, new rival %q", step.Ask, step.Next, step.Reaction.NewRivalMAC))
 			after, isOver = after+step.Next, step.Next == 0
 		}
 		newRival := ""
@@ -51,7 +51,7 @@ func TestCheckEndsWithItsAddress(t *testing.T) {
 	check := hear(d, announcementOf(stranger), notFresh, 0).Check
 	d.SetHeld(nil)
 	d.SetHeld([]Held{heldOn("eth0", heldAddr)})
-	if step := d.NextCheckStep(check, begin); step.Ask || step.Next != 0 {
+	if step := d.AdvanceCheck(check, begin); step.Ask || step.Next != 0 {
 		t.Errorf("%+v, want that the check is over", step)
 	}
 }
@@ -97,13 +97,13 @@ func TestYieldNeedsAnAnswerToAQuestion(t *testing.T) {
 	} {
 		d := holding(heldOn("eth0", heldAddr))
 		check := hear(d, announcementOf(stranger), notFresh, 0).Check
-		d.NoteAsked(heldAddr, begin)
+		d.NoteHeldAsked(heldAddr, begin)
 		if c.asked {
-			d.NextCheckStep(check, begin)
+			d.AdvanceCheck(check, begin)
 		}
 		r := d.Hear("eth0", answerOf(c.mac), c.isFresh, c.isGateway, begin.Add(c.afterAsked))
-		if r.YieldTo != c.want || r.MayLog != (c.want != "") {
-			t.Errorf("%s: yields to %q, may log %v, want %q", c.name, r.YieldTo, r.MayLog, c.want)
+		if r.YieldToMAC != c.want || r.MayLog != (c.want != "") {
+			t.Errorf("%s: yields to %q, may log %v, want %q", c.name, r.YieldToMAC, r.MayLog, c.want)
 		}
 		_, isYielded := d.Yields[heldAddr]
 		if _, isHeld := d.Held[heldAddr]; isYielded != (c.want != "") || isHeld == isYielded {
@@ -128,7 +128,7 @@ func TestAttackChecksAreBounded(t *testing.T) {
 			t.Fatalf("station %d is not asked once", i)
 		}
 	}
-	d.NextCheckStep(checks[0], begin.Add(150*ms)) // the others wait for longer than they should
+	d.AdvanceCheck(checks[0], begin.Add(150*ms)) // the others wait for longer than they should
 	for _, c := range []struct {
 		station int
 		after   time.Duration
@@ -160,10 +160,10 @@ func TestAttackChecksAreBounded(t *testing.T) {
 	if len(checks) != 1000 {
 		t.Fatalf("%d checks in a moment, want 1000", len(checks))
 	}
-	if first := d.NextCheckStep(checks[0], begin); !first.Ask {
+	if first := d.AdvanceCheck(checks[0], begin); !first.Ask {
 		t.Error("a check that was begun asks nothing")
 	}
-	if second := d.NextCheckStep(checks[0], begin); second.Ask || second.Next == 0 {
+	if second := d.AdvanceCheck(checks[0], begin); second.Ask || second.Next == 0 {
 		t.Errorf("the rate is used up, and the next question: %+v", second)
 	}
 }
@@ -184,7 +184,7 @@ func TestAnswerersAreRemembered(t *testing.T) {
 		{"goes on, and falls silent", []time.Duration{5 * time.Second, 12 * time.Second}, true},
 	} {
 		d := holding(heldOn("eth0", heldAddr))
-		if r := hearAnswer(d, stranger, fresh, 0); r.Check != nil || r.Announce || r.NewRival != "" {
+		if r := hearAnswer(d, stranger, fresh, 0); r.Check != nil || r.Announce || r.NewRivalMAC != "" {
 			t.Errorf("%s: the fresh agent: %+v", c.name, r)
 		}
 		var r Reaction

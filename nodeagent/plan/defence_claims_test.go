@@ -12,7 +12,7 @@ func isProvisional(h *Held) { h.IsProvisional, h.PreviousMACs = true, []string{p
 
 // answersWhenAsked lets a station that is being checked be asked, and answer.
 func answersWhenAsked(d *Defence, c *Check, isFresh bool, after time.Duration) Reaction {
-	d.NextCheckStep(c, begin.Add(after))
+	d.AdvanceCheck(c, begin.Add(after))
 	return hear(d, answerOf(c.MAC), isFresh, after)
 }
 
@@ -20,18 +20,18 @@ func answersWhenAsked(d *Defence, c *Check, isFresh bool, after time.Duration) R
 // not, if that node's kernel answers.
 func TestHolderYieldsToHigherEpoch(t *testing.T) {
 	t.Parallel()
-	hasSuccessor := func(h *Held) { h.HigherMACs = []string{higherMAC} }
+	hasSuccessor := func(h *Held) { h.HigherEpochMACs = []string{higherMAC} }
 	for _, isFresh := range []bool{fresh, notFresh} {
 		for name, frame := range map[string]Frame{
 			"claim": announcementOf(higherMAC), "request": requestOf(higherMAC), "answer": answerOf(higherMAC),
 		} {
 			d := holding(heldOn("eth0", heldAddr, hasSuccessor))
-			d.NoteAsked(heldAddr, begin)
+			d.NoteHeldAsked(heldAddr, begin)
 			r := hear(d, frame, isFresh, 0)
-			if r.Check == nil || r.Check.MAC != higherMAC || r.CheckWithin != 0 || r.Announce || r.YieldTo != "" {
+			if r.Check == nil || r.Check.MAC != higherMAC || r.CheckWithin != 0 || r.Announce || r.YieldToMAC != "" {
 				t.Fatalf("%s, fresh %v: %+v, want a check at once", name, isFresh, r)
 			}
-			if r = answersWhenAsked(d, r.Check, isFresh, 0); r.YieldTo != higherMAC {
+			if r = answersWhenAsked(d, r.Check, isFresh, 0); r.YieldToMAC != higherMAC {
 				t.Errorf("%s, fresh %v: %+v, want a yield", name, isFresh, r)
 			}
 		}
@@ -39,9 +39,9 @@ func TestHolderYieldsToHigherEpoch(t *testing.T) {
 		check := hear(d, announcementOf(higherMAC), isFresh, 0).Check
 		var step CheckStep
 		for range checkTries + 1 {
-			step = d.NextCheckStep(check, begin)
+			step = d.AdvanceCheck(check, begin)
 		}
-		if _, isHeld := d.Held[heldAddr]; !isHeld || step.Reaction.NewRival != higherMAC {
+		if _, isHeld := d.Held[heldAddr]; !isHeld || step.Reaction.NewRivalMAC != higherMAC {
 			t.Errorf("fresh %v: it does not answer: held %v, %+v", isFresh, isHeld, step)
 		}
 	}
@@ -52,7 +52,7 @@ func TestHolderYieldsToHigherEpoch(t *testing.T) {
 // the address and have it.
 func TestProvisionalClaim(t *testing.T) {
 	t.Parallel()
-	rivals := func(h *Held) { h.HigherMACs, h.LowerMACs = []string{higherMAC}, []string{lowerMAC} }
+	rivals := func(h *Held) { h.HigherEpochMACs, h.LowerEpochMACs = []string{higherMAC}, []string{lowerMAC} }
 	const late = 2 * repeatFor
 	for _, isFresh := range []bool{fresh, notFresh} {
 		for name, c := range map[string]struct {
@@ -70,12 +70,12 @@ func TestProvisionalClaim(t *testing.T) {
 			"a stranger uses it":            {requestOf(stranger), "checks"},
 		} {
 			d := holding(heldOn("eth0", heldAddr, isProvisional, rivals))
-			d.NoteAsked(heldAddr, begin.Add(late))
+			d.NoteHeldAsked(heldAddr, begin.Add(late))
 			r, got := hear(d, c.frame, isFresh, late), "nothing"
 			switch {
-			case r.Announce && r.Check == nil && r.NewRival == "":
+			case r.Announce && r.Check == nil && r.NewRivalMAC == "":
 				got = "claims"
-			case r.Check != nil && !r.Announce && r.NewRival == "":
+			case r.Check != nil && !r.Announce && r.NewRivalMAC == "":
 				got = "checks"
 			}
 			if got != c.want {
@@ -84,7 +84,7 @@ func TestProvisionalClaim(t *testing.T) {
 			if r.Check == nil {
 				continue
 			}
-			if r = answersWhenAsked(d, r.Check, isFresh, late); r.YieldTo != c.frame.MAC {
+			if r = answersWhenAsked(d, r.Check, isFresh, late); r.YieldToMAC != c.frame.MAC {
 				t.Errorf("fresh %v, %s: %+v, want a yield", isFresh, name, r)
 			}
 		}
@@ -100,23 +100,23 @@ func TestChallengeOfNodeThatIsAlone(t *testing.T) {
 	nodes := []netip.Addr{nth(11), nth(12)}
 	for isAlone, want := range map[bool]string{true: higherMAC, false: ""} {
 		d := holding(heldOn("eth0", heldAddr, func(h *Held) {
-			h.Contest = Contest{Epoch: 4, MAC: higherMAC, Nodes: nodes}
+			h.Contest = Contest{Epoch: 4, MAC: higherMAC, NodeAddrs: nodes}
 		}))
 		check := d.BeginContestChecks(begin)[0].Check
 		var step CheckStep
 		for range checkTries + 1 {
-			step = d.NextCheckStep(check, begin)
+			step = d.AdvanceCheck(check, begin)
 		}
-		if !slices.Equal(step.AskNodes, nodes) || step.Reaction.Report || step.Next != 0 {
+		if !slices.Equal(step.AloneProbeAddrs, nodes) || step.Reaction.Report || step.Next != 0 {
 			t.Fatalf("%+v, want the nodes to be asked", step)
 		}
 		if again := d.BeginContestChecks(begin); again != nil {
 			t.Errorf("begun again meanwhile: %+v", again)
 		}
-		if r := d.EndContest(check, isAlone, begin); r.YieldTo != want || r.Report == isAlone || r.Held.Epoch != 3 {
+		if r := d.EndContest(check, isAlone, begin); r.YieldToMAC != want || r.Report == isAlone || r.Held.Epoch != 3 {
 			t.Errorf("alone %v: %+v", isAlone, r)
 		}
-		if checked := d.CheckedContests()[heldAddr]; isAlone != (checked == 0) {
+		if checked := d.CheckedContestEpochs()[heldAddr]; isAlone != (checked == 0) {
 			t.Errorf("alone %v: checked %d", isAlone, checked)
 		}
 		y, isYielded := d.Yields[heldAddr]
@@ -134,7 +134,7 @@ func TestChallengeOfNodeThatIsAlone(t *testing.T) {
 		if isAlone && !answered.IsSilent(begin.Add(silentFor)) {
 			t.Error("the silence of a station that has answered counts no sooner")
 		}
-		if r := d.EndContest(check, true, begin); r.YieldTo != "" && isAlone {
+		if r := d.EndContest(check, true, begin); r.YieldToMAC != "" && isAlone {
 			t.Errorf("ended twice: %+v", r)
 		}
 	}
@@ -145,7 +145,7 @@ func TestChallenges(t *testing.T) {
 	t.Parallel()
 	challenged := func(epoch int64) func(*Held) {
 		return func(h *Held) {
-			h.Contest, h.HigherMACs = Contest{Epoch: epoch, MAC: higherMAC}, []string{higherMAC}
+			h.Contest, h.HigherEpochMACs = Contest{Epoch: epoch, MAC: higherMAC}, []string{higherMAC}
 		}
 	}
 	d := holding(heldOn("eth0", heldAddr, challenged(4)), heldOn("eth0", nth(2)))
@@ -156,18 +156,18 @@ func TestChallenges(t *testing.T) {
 	if again := d.BeginContestChecks(begin); again != nil {
 		t.Errorf("begun twice: %+v", again)
 	}
-	if checked := d.CheckedContests(); len(checked) != 0 {
+	if checked := d.CheckedContestEpochs(); len(checked) != 0 {
 		t.Errorf("checked already: %v", checked)
 	}
 	var got []string
 	for range checkTries + 1 {
-		step := d.NextCheckStep(begun[0].Check, begin)
+		step := d.AdvanceCheck(begun[0].Check, begin)
 		got = append(got, fmt.Sprint(step.Ask, step.Reaction.Report))
 	}
 	if want := "[true false true false true false false true]"; fmt.Sprint(got) != want {
 		t.Errorf("%v, want %s", got, want)
 	}
-	if checked := d.CheckedContests(); checked[heldAddr] != 4 || len(checked) != 1 {
+	if checked := d.CheckedContestEpochs(); checked[heldAddr] != 4 || len(checked) != 1 {
 		t.Errorf("checked: %v", checked)
 	}
 	if again := d.BeginContestChecks(begin); again != nil {
@@ -181,13 +181,13 @@ func TestChallenges(t *testing.T) {
 	if len(begun) != 1 || check == nil {
 		t.Fatalf("%+v", begun)
 	}
-	d.NextCheckStep(begun[0].Check, begin.Add(time.Second))
+	d.AdvanceCheck(begun[0].Check, begin.Add(time.Second))
 	for range checkTries + 1 {
-		if d.NextCheckStep(check, begin.Add(time.Second)).Reaction.Report {
+		if d.AdvanceCheck(check, begin.Add(time.Second)).Reaction.Report {
 			t.Error("the check of the frame counts as that of the claim")
 		}
 	}
-	if r := hear(d, answerOf(higherMAC), fresh, time.Second); r.YieldTo != higherMAC {
+	if r := hear(d, answerOf(higherMAC), fresh, time.Second); r.YieldToMAC != higherMAC {
 		t.Errorf("%+v, want a yield", r)
 	}
 }

@@ -25,16 +25,16 @@ type Reaction struct {
 	Held Held
 	// Announce means to announce the address once, at once.
 	Announce bool
-	// YieldTo is the MAC of the station to which to yield: the address is to be withdrawn at
+	// YieldToMAC is the MAC of the station to which to yield: the address is to be withdrawn at
 	// once. Empty for no yield.
-	YieldTo string
+	YieldToMAC string
 	// Check is a station to ask by itself, after a random wait of up to CheckWithin; nil for
 	// none.
 	Check       *Check
 	CheckWithin time.Duration
-	// NewRival is the MAC of a station that has begun to claim the address, and is to be
+	// NewRivalMAC is the MAC of a station that has begun to claim the address, and is to be
 	// reported; empty for none. See Rival.
-	NewRival string
+	NewRivalMAC string
 	// Report means that there is something to report.
 	Report bool
 	// MayLog means that the rate of log lines allows another.
@@ -60,8 +60,8 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 		IsAgentFresh: isFresh, IsUndefended: h.IsUndefended, IsGateway: isGateway && !isPreviousHolder,
 		IsPreviousHolder:      isPreviousHolder,
 		HasAnsweredSinceFresh: state.hasAnsweredSinceFresh(f.MAC, now), IsAsked: state.isBeingAsked(f.MAC, now),
-		IsProvisional: h.IsProvisional, IsHigher: slices.Contains(h.HigherMACs, f.MAC),
-		IsLower: slices.Contains(h.LowerMACs, f.MAC),
+		IsProvisional: h.IsProvisional, HasHigherEpoch: slices.Contains(h.HigherEpochMACs, f.MAC),
+		HasLowerEpoch: slices.Contains(h.LowerEpochMACs, f.MAC),
 	}
 	verdict := Judge(hearing)
 	if hearing.HasAnsweredSinceFresh || hearing.IsAgentFresh && hearing.IsPreviousHolder {
@@ -75,10 +75,10 @@ func (d *Defence) reactionTo(verdict Verdict, h Held, state *HeldState, mac stri
 	r := Reaction{Held: h}
 	switch verdict {
 	case Repeat:
-		r.Announce = d.mayAnnounce(state, repeatGap, now)
+		r.Announce = d.allowAnnouncement(state, repeatGap, now)
 	case Defend:
 		d.noteRival(&r, state, mac, now)
-		r.Announce = d.mayAnnounce(state, defendInterval, now)
+		r.Announce = d.allowAnnouncement(state, defendInterval, now)
 	case CheckClaim:
 		r.Check = d.beginCheck(h.Prefix.Addr(), state, mac, true, now)
 		if now.Sub(state.AddedAt) < hesitateFor {
@@ -89,8 +89,8 @@ func (d *Defence) reactionTo(verdict Verdict, h Held, state *HeldState, mac stri
 	case Remember:
 		state.rememberAnswerer(mac, now)
 	case Yield:
-		d.YieldTo(h, mac, now)
-		r.YieldTo, r.MayLog = mac, d.logs.AllowN(now, 1)
+		d.NoteYield(h, mac, now)
+		r.YieldToMAC, r.MayLog = mac, d.logs.AllowN(now, 1)
 	case Ignore:
 	}
 	return r
@@ -111,9 +111,9 @@ func (d *Defence) statementOf(iface string, f Frame, askedAt, now time.Time) Sta
 	return StatementUse
 }
 
-// mayAnnounce reports whether the agent may announce an address once more, and notes that it does.
+// allowAnnouncement reports whether the agent may announce an address once more, and notes that it does.
 // Two stations that both insist would never end without the least gap.
-func (d *Defence) mayAnnounce(state *HeldState, gap time.Duration, now time.Time) bool {
+func (d *Defence) allowAnnouncement(state *HeldState, gap time.Duration, now time.Time) bool {
 	if now.Sub(state.AnnouncedAt) < gap || !d.announcements.AllowN(now, 1) {
 		return false
 	}
@@ -125,12 +125,12 @@ func (d *Defence) mayAnnounce(state *HeldState, gap time.Duration, now time.Time
 // station that has just begun to: one station for each address, for as long as it goes on.
 func (d *Defence) noteRival(r *Reaction, state *HeldState, mac string, now time.Time) {
 	isFirst := state.RivalClaimedAt.IsZero() || now.Sub(state.RivalClaimedAt) > RivalFor
-	if mac != state.Rival && !isFirst && now.Sub(state.RivalSince) < defendInterval {
+	if mac != state.RivalMAC && !isFirst && now.Sub(state.RivalSince) < defendInterval {
 		return
 	}
-	if isFirst || mac != state.Rival {
+	if isFirst || mac != state.RivalMAC {
 		state.RivalSince = now
-		r.NewRival, r.MayLog = mac, d.logs.AllowN(now, 1)
+		r.NewRivalMAC, r.MayLog = mac, d.logs.AllowN(now, 1)
 	}
-	state.Rival, state.RivalClaimedAt = mac, now
+	state.RivalMAC, state.RivalClaimedAt = mac, now
 }

@@ -66,7 +66,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		addr := h.Prefix.Addr()
 		switch random.IntN(10) {
 		case 0:
-			d.NoteAsked(addr, now)
+			d.NoteHeldAsked(addr, now)
 			continue
 		case 1:
 			d.SetHeld(held)
@@ -76,7 +76,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 				continue
 			}
 			i := random.IntN(len(checks))
-			step := d.NextCheckStep(checks[i], now)
+			step := d.AdvanceCheck(checks[i], now)
 			if step.Ask {
 				wasAsked[checks[i].Addr.String()+checks[i].MAC] = now
 			}
@@ -97,7 +97,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		reactions = append(
 			reactions,
 			fmt.Sprintf(
-				"%s %s claim %v yield %q check %v new rival %q", addr, mac, r.Announce, r.YieldTo, r.Check != nil, r.NewRival,
+				"%s %s claim %v yield %q check %v new rival %q", addr, mac, r.Announce, r.YieldToMAC, r.Check != nil, r.NewRivalMAC,
 			),
 		)
 		if r.Check != nil {
@@ -109,7 +109,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		if r.Announce {
 			claimedAt[addr] = now
 		}
-		if r.YieldTo != "" {
+		if r.YieldToMAC != "" {
 			yields++
 			askedAt, isAsked := wasAsked[addr.String()+mac]
 			if !isAsked || now.Sub(askedAt) > CheckWindow || f.IsGratuitous || f.IsRequest || isFresh && !h.IsUndefended ||
@@ -119,10 +119,10 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 			if _, isHeld := d.Held[addr]; isHeld {
 				t.Errorf("%s is yielded and held", addr)
 			}
-			if _, isAllowed := d.MayHave(&Desired{Addr: addr, Epoch: 1}, false, now); isAllowed {
+			if _, isAllowed := d.AllowChange(&Desired{Addr: addr, Epoch: 1}, false, now); isAllowed {
 				t.Errorf("%s may be added unasked", addr)
 			}
-			d.ForgetYields(nil)
+			d.ForgetOutdatedYields(nil)
 			d.SetHeld(held)
 		}
 		for watchedAddr, w := range d.HeldStates {

@@ -54,7 +54,7 @@ func hear(d *Defence, f Frame, isFresh bool, after time.Duration) Reaction {
 
 // hearAnswer lets the agent hear an answer to a question that it asked the whole link.
 func hearAnswer(d *Defence, mac string, isFresh bool, after time.Duration) Reaction {
-	d.NoteAsked(heldAddr, begin.Add(after))
+	d.NoteHeldAsked(heldAddr, begin.Add(after))
 	return hear(d, answerOf(mac), isFresh, after)
 }
 
@@ -63,9 +63,9 @@ func nth(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i / 25
 func TestHoldKeepsWhatWasHeard(t *testing.T) {
 	t.Parallel()
 	d := holding(heldOn("eth0", heldAddr))
-	d.NoteAsked(heldAddr, begin)
+	d.NoteHeldAsked(heldAddr, begin)
 	d.NoteAdded(&Desired{Addr: heldAddr}, begin)
-	d.NoteAsked(nth(1), begin) // not held: of no interest
+	d.NoteHeldAsked(nth(1), begin) // not held: of no interest
 	d.SetHeld([]Held{heldOn("eth0", heldAddr), heldOn("eth0", nth(2))})
 	if w := d.HeldStates[heldAddr]; w == nil || !w.AskedAt.Equal(begin) || !w.AddedAt.Equal(begin) {
 		t.Errorf("what was heard of an address that is still held: %+v", w)
@@ -83,7 +83,7 @@ func TestYieldedIsNotHeldUnderItsEpoch(t *testing.T) {
 	t.Parallel()
 	for epoch, isHeld := range map[int64]bool{2: false, 3: false, 4: true} {
 		d := NewDefence()
-		d.YieldTo(heldOn("eth0", heldAddr), stranger, begin)
+		d.NoteYield(heldOn("eth0", heldAddr), stranger, begin)
 		d.SetHeld([]Held{heldOn("eth0", heldAddr, func(h *Held) { h.Epoch = epoch }), heldOn("eth0", nth(1))})
 		if _, got := d.Held[heldAddr]; got != isHeld {
 			t.Errorf("yielded under epoch 3, and held under epoch %d: %v", epoch, got)
@@ -97,9 +97,9 @@ func TestYieldedIsNotHeldUnderItsEpoch(t *testing.T) {
 func TestListenerListensWhereItMatters(t *testing.T) {
 	t.Parallel()
 	d := holding(heldOn("eth0", heldAddr))
-	d.YieldTo(heldOn("eth1", nth(1)), stranger, begin)
-	d.YieldTo(heldOn("eth2", nth(2), isUndefended), stranger, begin) // is not claimed again
-	if diff := cmp.Diff(map[string]bool{"eth0": true, "eth1": true}, d.Interfaces()); diff != "" {
+	d.NoteYield(heldOn("eth1", nth(1)), stranger, begin)
+	d.NoteYield(heldOn("eth2", nth(2), isUndefended), stranger, begin) // is not claimed again
+	if diff := cmp.Diff(map[string]bool{"eth0": true, "eth1": true}, d.ListenInterfaces()); diff != "" {
 		t.Errorf("interfaces (-want +got):\n%s", diff)
 	}
 	for addr, want := range map[netip.Addr]bool{heldAddr: true, nth(1): true, nth(2): true, nth(3): false} {
@@ -207,7 +207,7 @@ func TestClaimIsRepeatedAgainstThePreviousHolder(t *testing.T) {
 		want  bool
 	}{{0, true}, {time.Second - 1, false}, {time.Second, true}} {
 		r := hear(d, requestOf(previous), fresh, c.after)
-		if r.Announce != c.want || r.NewRival != "" || r.Check != nil {
+		if r.Announce != c.want || r.NewRivalMAC != "" || r.Check != nil {
 			t.Errorf("after %s: %+v, want Claim %v and nothing else", c.after, r, c.want)
 		}
 	}
@@ -221,10 +221,10 @@ func TestClaimIsRepeatedAgainstThePreviousHolder(t *testing.T) {
 	if r := d.Hear("eth0", answerOf(previous), notFresh, true, begin.Add(12*time.Second)); !r.Announce {
 		t.Errorf("the previous holder is the gateway, and the agent is not fresh: %+v, want a Claim", r)
 	}
-	if r := hear(d, requestOf(stranger), fresh, 20*time.Second); r.NewRival != stranger {
+	if r := hear(d, requestOf(stranger), fresh, 20*time.Second); r.NewRivalMAC != stranger {
 		t.Errorf("a stranger claims the address meanwhile: %+v", r)
 	}
-	if r := hear(d, requestOf(previous), fresh, 300*time.Second); r.NewRival != previous {
+	if r := hear(d, requestOf(previous), fresh, 300*time.Second); r.NewRivalMAC != previous {
 		t.Errorf("the previous holder after five minutes: %+v, want that it is a new rival", r)
 	}
 }
@@ -274,8 +274,8 @@ func TestRivals(t *testing.T) {
 		{"begins again after silence", otherStranger, 70*time.Second + 1, otherStranger, otherStranger, 30 * time.Second},
 	} {
 		r := hear(d, announcementOf(c.mac), fresh, c.after)
-		if r.NewRival != c.newRival || r.MayLog != (c.newRival != "") {
-			t.Errorf("%s: reports %q, may log %v, want %q", c.name, r.NewRival, r.MayLog, c.newRival)
+		if r.NewRivalMAC != c.newRival || r.MayLog != (c.newRival != "") {
+			t.Errorf("%s: reports %q, may log %v, want %q", c.name, r.NewRivalMAC, r.MayLog, c.newRival)
 		}
 		want := map[netip.Addr]Rival{heldAddr: {MAC: c.rival, Left: c.left}}
 		if diff := cmp.Diff(want, d.Rivals(begin.Add(c.after)), compareDecisions); diff != "" {
@@ -294,10 +294,10 @@ func TestRivals(t *testing.T) {
 func TestFramesByOtherInterfacesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	d := holding(heldOn("eth0", heldAddr))
-	if r := d.Hear("eth1", announcementOf(stranger), fresh, false, begin); r.Announce || r.NewRival != "" {
+	if r := d.Hear("eth1", announcementOf(stranger), fresh, false, begin); r.Announce || r.NewRivalMAC != "" {
 		t.Errorf("by another interface: %+v", r)
 	}
-	if r := hear(d, announcementOf(stranger), fresh, 0); !r.Announce || r.NewRival == "" || r.Held.Epoch != 3 {
+	if r := hear(d, announcementOf(stranger), fresh, 0); !r.Announce || r.NewRivalMAC == "" || r.Held.Epoch != 3 {
 		t.Errorf("by its interface: %+v", r)
 	}
 }

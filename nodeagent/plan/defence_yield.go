@@ -9,8 +9,8 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// YieldTo notes that the agent yields a held address to a station.
-func (d *Defence) YieldTo(h Held, mac string, now time.Time) {
+// NoteYield notes that the agent yields a held address to a station.
+func (d *Defence) NoteYield(h Held, mac string, now time.Time) {
 	addr := h.Prefix.Addr()
 	y := YieldedAddress{Epoch: h.Epoch, MAC: mac, Announcement: h.Announcement, AnsweredAt: now}
 	if !h.IsUndefended {
@@ -30,9 +30,9 @@ func (d *Defence) RestoreYields(yields map[netip.Addr]YieldedAddress, now time.T
 	}
 }
 
-// ForgetYields forgets yields of addresses that are not desired any more, or are under a
-// higher epoch. An address that is handed over is not claimed again.
-func (d *Defence) ForgetYields(desired []Desired) {
+// ForgetOutdatedYields forgets yields of addresses that are not desired any more, or are under a
+// higher epoch, and brings the others up to date. An address that is handed over is not claimed again.
+func (d *Defence) ForgetOutdatedYields(desired []Desired) {
 	if len(d.Yields) == 0 {
 		return
 	}
@@ -56,11 +56,11 @@ func (d *Defence) ForgetYields(desired []Desired) {
 	}
 }
 
-// ForgetYieldsOfEarlierEntries forgets yields of addresses whose entries have a lower epoch in
+// ForgetYieldsAboveListedEpochs forgets yields of addresses whose entries have a lower epoch than they in
 // Announcements that the API server has just listed. The list is later than the yields, and the
 // epoch of an entry only grows: such an entry was made anew while the agent did not look, and
 // the manager knows nothing of the yield.
-func (d *Defence) ForgetYieldsOfEarlierEntries(listed []purelbv1.Announcement) {
+func (d *Defence) ForgetYieldsAboveListedEpochs(listed []purelbv1.Announcement) {
 	if len(d.Yields) == 0 {
 		return
 	}
@@ -72,9 +72,9 @@ func (d *Defence) ForgetYieldsOfEarlierEntries(listed []purelbv1.Announcement) {
 	}
 }
 
-// MayHave reports whether the node may add, renew or replace a desired address now, as the rule of
-// yields says, and, if not, its Result. An operation that claims the address again ends the yield.
-func (d *Defence) MayHave(desired *Desired, isReclaim bool, now time.Time) (Result, bool) {
+// AllowChange decides whether the node may add, renew or replace a desired address now, as the rule of
+// yields says, and returns, if not, its Result. An operation that claims the address again ends the yield.
+func (d *Defence) AllowChange(desired *Desired, isReclaim bool, now time.Time) (Result, bool) {
 	y, isYielded, isSilent := yieldOf(d.Yields, desired, now)
 	if isYielded && (!isReclaim || !isSilent) {
 		return y.Result(), false
@@ -107,12 +107,12 @@ type YieldQuestion struct {
 	Interface, MAC string
 }
 
-// AskYielded returns which stations to ask now whether they still have the addresses that
+// BeginYieldQuestions returns which stations to ask now whether they still have the addresses that
 // were yielded to them, first those that were not asked for longest, and notes that they are
 // asked. The agent asks nobody by an interface that isUp says is down: silence would prove
 // nothing. newlySilent means that a station has fallen silent, so that the worker has to
 // claim its address.
-func (d *Defence) AskYielded(
+func (d *Defence) BeginYieldQuestions(
 	isUp func(iface string) bool, now time.Time,
 ) (questions []YieldQuestion, newlySilent bool) {
 	var due []netip.Addr
@@ -140,8 +140,8 @@ func (d *Defence) AskYielded(
 	return questions, newlySilent
 }
 
-// NoteNotAsked notes that the question for a yielded address could not be sent.
-func (d *Defence) NoteNotAsked(addr netip.Addr) {
+// NoteYieldQuestionNotSent notes that the question for a yielded address could not be sent.
+func (d *Defence) NoteYieldQuestionNotSent(addr netip.Addr) {
 	if y, isYielded := d.Yields[addr]; isYielded && y.Unanswered > 0 {
 		y.Unanswered--
 		d.Yields[addr] = y

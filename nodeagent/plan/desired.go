@@ -28,9 +28,9 @@ type Desired struct {
 	IsHandingOver bool
 	// PreviousMACs are the Ethernet addresses of the node that held the address before.
 	PreviousMACs []string
-	// HigherMACs are those of successors, which claim the address under a higher epoch than the
-	// node has it, and LowerMACs those of one that claims it under a lower epoch.
-	HigherMACs, LowerMACs []string
+	// HigherEpochMACs are those of successors, which claim the address under a higher epoch than the
+	// node has it, and LowerEpochMACs those of one that claims it under a lower epoch.
+	HigherEpochMACs, LowerEpochMACs []string
 	// Contest is the claim of another node that the manager asks this one to check.
 	Contest Contest
 	// IsProvisional means that the node has the address by a Claim, and SilentSince is when the other
@@ -138,7 +138,7 @@ func (m *desiredMerger) merge(w wantedEntry) {
 	if w.ann != nil {
 		d.IsTakeover = d.IsTakeover && !hasRealised(w.ann, w.AnnouncedAddress)
 		d.Announcement, d.NodeAnnouncements = w.ann.UID, m.uids
-		d.HigherMACs, d.Contest = m.claimantsBy(w.AnnouncedAddress)
+		d.HigherEpochMACs, d.Contest = m.claimantsBy(w.AnnouncedAddress)
 	}
 	if isMerged {
 		m.desired[last] = d
@@ -158,20 +158,20 @@ func hasRealised(ann *purelbv1.Announcement, entry *purelbv1.AnnouncedAddress) b
 
 // claimantsBy returns the Ethernet addresses of the nodes to which the node is to yield the address of
 // an entry when they claim it, and the claim that is to be checked.
-func (m *desiredMerger) claimantsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []string, contest Contest) {
+func (m *desiredMerger) claimantsBy(entry *purelbv1.AnnouncedAddress) (higherEpochMACs []string, contest Contest) {
 	rivals := slices.Clone(entry.Successors)
 	if entry.ContestedBy != nil {
 		rivals = append(rivals, *entry.ContestedBy)
 		if macs := macsOfNode(m.successors, entry.ContestedBy.NodeName); len(macs) > 0 {
-			contest = Contest{Epoch: entry.ContestedBy.Epoch, MAC: macs[0], Nodes: addressesOfNodes(m.successors)}
+			contest = Contest{Epoch: entry.ContestedBy.Epoch, MAC: macs[0], NodeAddrs: addressesOfNodes(m.successors)}
 		}
 	}
 	for _, s := range rivals {
 		if s.Epoch > entry.Epoch {
-			higherMACs = append(higherMACs, macsOfNode(m.successors, s.NodeName)...)
+			higherEpochMACs = append(higherEpochMACs, macsOfNode(m.successors, s.NodeName)...)
 		}
 	}
-	return higherMACs, contest
+	return higherEpochMACs, contest
 }
 
 // addressesOfNodes returns the addresses of nodes, but for those that are none.

@@ -87,7 +87,7 @@ func Diff(settings Settings, desired []Desired, observed Observed, isUpToDate bo
 				p.renewIn(renewalInterval(target))
 				continue
 			}
-			due := renewalDue(target, *current)
+			due := untilRenewal(target, *current)
 			if due <= 0 {
 				ordered.renewals = append(ordered.renewals, Operation{Kind: Renew, Address: target, Desired: d})
 				due = renewalInterval(target)

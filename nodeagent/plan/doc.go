@@ -33,5 +33,5 @@
 //     defence_hear.go takes them. What the agent does about the station, the Rules in wire_rules.go decide.
 //   - How long an old holder keeps its address when the new one has announced it: until its entry is gone
 //     (difference.go). One that does not defend the address yields before that, when it hears the new one
-//     (wire_rules.go). Where its agent is dead, its kernel keeps the address for defaultValid (durations.go).
+//     (wire_rules.go). Where its agent is dead, its kernel keeps the address for defaultValidLifetime (durations.go).
 package plan

@@ -5,9 +5,9 @@ import "time"
 // The durations by which the agent decides, each with its reason. Those by which it sends
 // and writes are in package nodeagent.
 const (
-	// defaultValid is the valid lifetime of a Local address: an address that no agent
+	// defaultValidLifetime is the valid lifetime of a Local address: an address that no agent
 	// renews any more fades from the kernel after five minutes.
-	defaultValid = 300 * time.Second
+	defaultValidLifetime = 300 * time.Second
 	// missingObjectPatience bounds for how long the agent withdraws nothing while an Announcement is
 	// missing: the manager makes it anew well before, also if another manager has to take
 	// over first.
@@ -16,9 +16,9 @@ const (
 	// ReprobeInterval is how long an address for which another station answers is left
 	// alone before the link is asked again.
 	ReprobeInterval = time.Second
-	// SilenceValid is for how long the silence of a link proves that no station has an
+	// SilenceValidFor is for how long the silence of a link proves that no station has an
 	// address: long enough for an agent that waits for the API server meanwhile.
-	SilenceValid = 10 * time.Second
+	SilenceValidFor = 10 * time.Second
 
 	// ProxyRetry is how often the service proxy is asked again, and ProxyPatience for how
 	// long in all before the address is announced all the same: the proxy may know of no
@@ -34,8 +34,8 @@ const (
 	immediateRepairs = 5
 	minRepairGap     = 100 * time.Millisecond
 	maxRepairGap     = 3 * time.Second
-	// fightFor is for how long an address has to stay until its repairs are forgotten.
-	fightFor = 30 * time.Second
+	// repairsForgottenAfter is for how long an address has to stay until its repairs are forgotten.
+	repairsForgottenAfter = 30 * time.Second
 
 	// defendInterval is the least time between two defences of an address (RFC 5227
 	// section 2.4, DEFEND_INTERVAL).
@@ -46,7 +46,7 @@ const (
 	// repeatFor is for how long claims are repeated against a previous holder: by then the
 	// address has faded from its kernel, unless local.addressConfig gives it a longer lifetime. After
 	// that the previous holder counts as any other station.
-	repeatFor = defaultValid
+	repeatFor = defaultValidLifetime
 	// answerWindow is for how long after a question a frame for this node alone may be the
 	// answer, and answerWindowForAll for how long a frame for all stations may be: an
 	// advertisement does not say whether it is an answer.

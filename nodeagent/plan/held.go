@@ -17,9 +17,9 @@ type Held struct {
 	IsUndefended bool
 	// PreviousMACs are the Ethernet addresses of the node that held the address before.
 	PreviousMACs []string
-	// HigherMACs are the Ethernet addresses of nodes that may claim the address under a higher
-	// epoch, and LowerMACs those of one that may claim it under a lower epoch.
-	HigherMACs, LowerMACs []string
+	// HigherEpochMACs are the Ethernet addresses of nodes that may claim the address under a higher
+	// epoch, and LowerEpochMACs those of one that may claim it under a lower epoch.
+	HigherEpochMACs, LowerEpochMACs []string
 	// Contest is the claim of another node that the manager asks this one to check.
 	Contest Contest
 	// IsProvisional means that the node has claimed the address from a silent one, and the manager
@@ -41,8 +41,8 @@ func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.
 		if d.IsLocal && isAnnounced(d.Addr) {
 			held = append(held, Held{
 				Address: settings.kernelAddress(d), Epoch: d.Epoch, Announcement: d.Announcement, IsUndefended: d.IsHandingOver,
-				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, Contest: d.Contest,
-				IsProvisional: d.IsProvisional,
+				PreviousMACs: d.PreviousMACs, HigherEpochMACs: d.HigherEpochMACs, LowerEpochMACs: d.LowerEpochMACs,
+				Contest: d.Contest, IsProvisional: d.IsProvisional,
 			})
 		}
 	}

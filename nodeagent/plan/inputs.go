@@ -41,8 +41,8 @@ type Inputs struct {
 	// it has yielded, as the listener knows them now (see Defence).
 	Held   map[netip.Addr]Held
 	Yields map[netip.Addr]YieldedAddress
-	// CheckedContests are the epochs of the Contests that the listener has checked, by address.
-	CheckedContests map[netip.Addr]int64
+	// CheckedContestEpochs are the epochs of the Contests that the listener has checked, by address.
+	CheckedContestEpochs map[netip.Addr]int64
 	// ProbeAnswers are the answers of links that have come since the last decision.
 	ProbeAnswers []ProbeAnswer
 	// Claims are those that watchers have made since the last decision.
@@ -89,14 +89,14 @@ func (in *Inputs) isNothingKnown() bool {
 // started. What the listener remembers, which has to react within milliseconds, is in
 // Defence.
 type Memory struct {
-	// AskingObjects are the Announcements and CommonAnnouncements that asked for addresses
+	// NonEmptyObjects are the Announcements and CommonAnnouncements that asked for addresses
 	// when they were last seen. After a restart no object counts as missing: the agent
 	// withdraws what the objects that there are do not ask for. A policy of the API server
 	// keeps users from deleting objects, and only a deletion while the agent was away is
 	// forgotten so.
-	AskingObjects map[ObjectID]bool
+	NonEmptyObjects map[ObjectID]bool
 	// MissingSince says since when objects that asked for addresses have been gone; zero while
-	// the time does not count. Losing it is as harmless as losing AskingObjects.
+	// the time does not count. Losing it is as harmless as losing NonEmptyObjects.
 	MissingSince map[ObjectID]time.Time
 	// ProbeStates are the questions that were asked about addresses that the node is to claim,
 	// and what the links answered. After a restart the agent asks again, and claims the

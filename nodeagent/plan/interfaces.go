@@ -13,7 +13,7 @@ import (
 
 var families = []purelbv1.IPFamily{"IPv4", "IPv6"}
 
-// Interfaces returns the interfaces that a selection picks, sorted by name, each with the subnets
+// NodeInterfaces returns the interfaces that a selection picks, sorted by name, each with the subnets
 // that it is in: the facts from which the manager places Local addresses. Equal facts compare
 // equal. It fails only if localInterface is not a regular expression.
 //
@@ -24,7 +24,7 @@ var families = []purelbv1.IPFamily{"IPv4", "IPv6"}
 // agent put there, and the routes that come with them, make no subnet. Interfaces that are down
 // or have no carrier count, marked as down: a node cannot attract packets there, but is still in
 // the subnet.
-func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterface, error) {
+func NodeInterfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterface, error) {
 	var expression *regexp.Regexp
 	if selection.LocalInterface != purelbv1.InterfaceDefault {
 		var err error

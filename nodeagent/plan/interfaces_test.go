@@ -147,7 +147,7 @@ func TestInterfaces(t *testing.T) {
 				})
 				rand.Shuffle(len(o.Addresses), func(i, j int) { o.Addresses[i], o.Addresses[j] = o.Addresses[j], o.Addresses[i] })
 				rand.Shuffle(len(o.Routes), func(i, j int) { o.Routes[i], o.Routes[j] = o.Routes[j], o.Routes[i] })
-				got, err := Interfaces(tc.selection, o)
+				got, err := NodeInterfaces(tc.selection, o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -162,7 +162,7 @@ func TestInterfaces(t *testing.T) {
 func TestInterfacesRefuses(t *testing.T) {
 	t.Parallel()
 	for _, expression := range []string{"eth[", "a)|(b", "*"} {
-		if got, err := Interfaces(Selection{LocalInterface: expression}, Observed{}); err == nil {
+		if got, err := NodeInterfaces(Selection{LocalInterface: expression}, Observed{}); err == nil {
 			t.Errorf("%q is accepted: %v", expression, got)
 		}
 	}
@@ -215,12 +215,12 @@ func TestInterfacesDoNotDependOnOurAddresses(t *testing.T) {
 				Addresses:  tc.own, Routes: tc.routes,
 			}
 			selection := Selection{LocalInterface: selected, VirtualInterface: "kube-lb0"}
-			before, err := Interfaces(selection, o)
+			before, err := NodeInterfaces(selection, o)
 			if err != nil {
 				t.Fatal(err)
 			}
 			o.Addresses, o.Routes = slices.Concat(tc.own, tc.ours), slices.Concat(tc.routes, tc.came)
-			after, err := Interfaces(selection, o)
+			after, err := NodeInterfaces(selection, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -285,7 +285,7 @@ func TestFaultNextHopOfBothFamilies(t *testing.T) {
 		},
 	}
 	for _, selected := range []string{purelbv1.InterfaceDefault, "eth0"} {
-		got, err := Interfaces(Selection{LocalInterface: selected}, observed)
+		got, err := NodeInterfaces(Selection{LocalInterface: selected}, observed)
 		if want := []string{"192.0.2.1", "fe80::1", "fe80::2"}; err != nil || len(got) != 1 ||
 			!slices.Equal(got[0].Gateways, want) {
 			t.Errorf("localInterface %s: %+v, %v; want the gateways %v", selected, got, err, want)
@@ -306,7 +306,7 @@ func TestInterfacesAreBounded(t *testing.T) {
 			observed.Routes, Route{Interface: "eth00", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: nth(i)},
 		)
 	}
-	got, err := Interfaces(Selection{LocalInterface: ".*"}, observed)
+	got, err := NodeInterfaces(Selection{LocalInterface: ".*"}, observed)
 	if err != nil || len(got) != 64 || got[0].Name != "eth00" || len(got[0].Subnets) != 64 || len(got[0].Gateways) != 16 {
 		t.Errorf(
 			"%d interfaces, the first of %d subnets and %d gateways, %v; want 64, 64, 16", len(got), len(got[0].Subnets),

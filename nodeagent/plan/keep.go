@@ -23,13 +23,13 @@ func renewKept(settings Settings, addresses []Address) Plan {
 		})
 		target.NoPrefixRoute = a.NoPrefixRoute
 		if target.Valid == Forever {
-			target.Valid = defaultValid
+			target.Valid = defaultValidLifetime
 		}
 		target.Valid = max(target.Valid, a.Valid)
 		if target.Preferred > 0 {
 			target.Preferred = min(max(target.Preferred, a.Preferred), target.Valid)
 		}
-		due := renewalDue(target, a)
+		due := untilRenewal(target, a)
 		if due <= 0 {
 			p.Operations = append(p.Operations, Operation{Kind: Renew, Address: target})
 			due = renewalInterval(target)
@@ -55,7 +55,7 @@ func (p *Plan) keepUndesired(settings Settings) {
 	p.Kept = append(p.Kept, kept...)
 }
 
-// keepForMissingObjects notes which objects ask for addresses, and since when such an object has
+// noteMissingObjects notes which objects ask for addresses, and since when such an object has
 // been missing, and returns for how long the agent is to withdraw nothing; 0 if no object is
 // missing, or none has been missing for less than missingObjectPatience.
 //
@@ -63,13 +63,13 @@ func (p *Plan) keepUndesired(settings Settings) {
 // it asked for addresses was deleted by mistake, while the API server's policy was off: the
 // manager makes it anew. The time does not count while nothing is known at all, since the
 // agent then keeps everything without limit.
-func (m *Memory) keepForMissingObjects(in *Inputs) time.Duration {
-	asking, present := askingObjects(in)
+func (m *Memory) noteMissingObjects(in *Inputs) time.Duration {
+	nonEmpty, present := nonEmptyObjects(in)
 	missing := maps.Clone(m.MissingSince)
 	if missing == nil {
 		missing = map[ObjectID]time.Time{}
 	}
-	for id := range m.AskingObjects {
+	for id := range m.NonEmptyObjects {
 		missing[id] = time.Time{}
 	}
 	maps.DeleteFunc(missing, func(id ObjectID, _ time.Time) bool { return present[id] })
@@ -89,19 +89,19 @@ func (m *Memory) keepForMissingObjects(in *Inputs) time.Duration {
 		}
 		missing[id], wait = since, max(wait, left)
 	}
-	m.AskingObjects, m.MissingSince = asking, missing
+	m.NonEmptyObjects, m.MissingSince = nonEmpty, missing
 	return wait
 }
 
-// askingObjects returns which objects ask for addresses, and which are present.
-func askingObjects(in *Inputs) (asking, present map[ObjectID]bool) {
-	asking, present = map[ObjectID]bool{}, map[ObjectID]bool{}
+// nonEmptyObjects returns which objects are not empty, as they ask for addresses, and which are present.
+func nonEmptyObjects(in *Inputs) (nonEmpty, present map[ObjectID]bool) {
+	nonEmpty, present = map[ObjectID]bool{}, map[ObjectID]bool{}
 	for i := range in.Announcements {
 		ann := &in.Announcements[i]
 		id := ObjectID{"Announcement", ann.Name, ann.UID}
 		present[id] = true
 		if len(ann.Spec.Addresses) > 0 || ann.Spec.IncludeCommonAnnouncements {
-			asking[id] = true
+			nonEmpty[id] = true
 		}
 	}
 	for i := range in.CommonAnnouncements {
@@ -109,8 +109,8 @@ func askingObjects(in *Inputs) (asking, present map[ObjectID]bool) {
 		id := ObjectID{"CommonAnnouncement", common.Name, common.UID}
 		present[id] = true
 		if len(common.Spec.Addresses) > 0 {
-			asking[id] = true
+			nonEmpty[id] = true
 		}
 	}
-	return asking, present
+	return nonEmpty, present
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // kernelAddress returns how a desired address is put on its interface: with the lifetimes of the settings, which are
-// defaultValid of a Local address unless local.addressConfig says otherwise.
+// defaultValidLifetime of a Local address unless local.addressConfig says otherwise.
 func (s Settings) kernelAddress(d *Desired) Address {
 	lifetimes := s.Virtual
 	if d.IsLocal {
@@ -40,10 +40,10 @@ func renewalInterval(target Address) time.Duration {
 	return shortest / 3
 }
 
-// renewalDue returns in how long an address is to be renewed: when less than two thirds of
+// untilRenewal returns in how long an address is to be renewed: when less than two thirds of
 // a lifetime remain. An address that has more left than the target is to be renewed at once
 // (0 or less), since the settings have changed. Forever means never.
-func renewalDue(target, current Address) time.Duration {
+func untilRenewal(target, current Address) time.Duration {
 	due := Forever
 	for _, lifetime := range []struct{ target, current time.Duration }{
 		{target.Valid, current.Valid},

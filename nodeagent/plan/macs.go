@@ -18,7 +18,7 @@ const maxMACs = 64
 var ethernetKinds = []string{"device", "bond", "team", "vlan", "macvlan", "ipvlan", "openvswitch"}
 
 // NodeMACs returns the Ethernet addresses by which the node's kernel may answer for an
-// address, lower case with colons, at most 64: first those of the interfaces that Interfaces
+// address, lower case with colons, at most 64: first those of the interfaces that NodeInterfaces
 // has picked, then those of the node's other interfaces that can be on a link of the node,
 // ascending. These are interfaces of hardware, or made of it, bridges that have one of these as
 // a port, and all others that have an address of the node's own, as the end of a pod's veth has

@@ -43,15 +43,15 @@ type ProbeQuestion struct {
 func (p ProbeState) isDue(now time.Time) bool {
 	validFor := ReprobeInterval
 	if p.MAC == "" && p.Err == nil {
-		validFor = SilenceValid
+		validFor = SilenceValidFor
 	}
 	return !p.IsAsking && (p.AnsweredAt.IsZero() || now.Sub(p.AnsweredAt) >= validFor)
 }
 
 func targetOf(d *Desired) ProbeTarget { return ProbeTarget{d.Interface, d.Addr} }
 
-// takeAnswers puts the answers of links into the memory.
-func (m *Memory) takeAnswers(answers []ProbeAnswer) {
+// noteAnswers puts the answers of links into the memory.
+func (m *Memory) noteAnswers(answers []ProbeAnswer) {
 	m.ProbeStates = maps.Clone(m.ProbeStates)
 	if m.ProbeStates == nil {
 		m.ProbeStates = map[ProbeTarget]ProbeState{}
@@ -131,9 +131,9 @@ func (d *decisionBuilder) mayAdd(op Operation, p ProbeState) (add, isKept bool) 
 	return false, true
 }
 
-// forgetAdded forgets the answers for addresses that were added, so that the agent asks anew before
+// forgetAnswersOfAdded forgets the answers for addresses that were added, so that the agent asks anew before
 // it adds them again. What could not be added is tried again without asking.
-func (m *Memory) forgetAdded(operations []Operation, result func(netip.Addr) Result) {
+func (m *Memory) forgetAnswersOfAdded(operations []Operation, result func(netip.Addr) Result) {
 	m.ProbeStates = maps.Clone(m.ProbeStates)
 	for _, op := range operations {
 		if op.Kind == Add && !hasFailed(result(op.Desired.Addr)) {

@@ -15,7 +15,7 @@ import (
 type Additions struct {
 	Epoch     int64
 	Interface string
-	// Count is how often, each time within fightFor of the time before.
+	// Count is how often, each time within repairsForgottenAfter of the time before.
 	Count int
 	// LastAt is when the agent last added the address.
 	LastAt time.Time
@@ -26,15 +26,15 @@ type Additions struct {
 func (a Additions) areOf(d *Desired, now time.Time) bool {
 	age := now.Sub(a.LastAt)
 	// age < 0: the clock was set back
-	return a.Epoch == d.Epoch && a.Interface == d.Interface && age >= 0 && age < fightFor
+	return a.Epoch == d.Epoch && a.Interface == d.Interface && age >= 0 && age < repairsForgottenAfter
 }
 
-// isFight reports whether something removes the address again and again.
-func (a Additions) isFight() bool { return a.Count > immediateRepairs }
+// isRemovedRepeatedly reports whether something removes the address again and again.
+func (a Additions) isRemovedRepeatedly() bool { return a.Count > immediateRepairs }
 
 // gap returns the least time between the last addition and the next.
 func (a Additions) gap() time.Duration {
-	if !a.isFight() {
+	if !a.isRemovedRepeatedly() {
 		return 0
 	}
 	const most = 10 // so often doubled, minRepairGap is above maxRepairGap, and does not overflow
@@ -61,9 +61,9 @@ func (d *decisionBuilder) paceRepairs() {
 		return wait > 0
 	})
 	for addr, a := range additions {
-		if result := d.plan.Results[addr]; a.isFight() && result.State == purelbv1.StateAnnounced {
+		if result := d.plan.Results[addr]; a.isRemovedRepeatedly() && result.State == purelbv1.StateAnnounced {
 			d.plan.Results[addr] = result.removedRepeatedly()
-			d.decideIn(a.LastAt.Add(fightFor).Sub(now))
+			d.decideIn(a.LastAt.Add(repairsForgottenAfter).Sub(now))
 		}
 	}
 }
@@ -100,7 +100,7 @@ func (d *decisionBuilder) isRepair(op Operation) bool {
 		_, isHeld := d.in.Held[op.Desired.Addr]
 		return isHeld
 	}
-	return !d.IsVirtualMissing || op.Desired.Interface != d.EnsureVirtual
+	return !d.IsVirtualMissing || op.Desired.Interface != d.VirtualToEnsure
 }
 
 // noteAdditions notes which addresses were added.

@@ -67,7 +67,9 @@ func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
 			LocalInterface:   cmp.Or(local.LocalInterface, purelbv1.InterfaceDefault),
 			VirtualInterface: string(cmp.Or(local.DummyInterface, purelbv1.DefaultDummyInterface)),
 		},
-		Local:   addressSettingsOf(addresses.LocalInterface, AddressSettings{Valid: defaultValid, NoPrefixRoute: true}),
+		Local: addressSettingsOf(
+			addresses.LocalInterface, AddressSettings{Valid: defaultValidLifetime, NoPrefixRoute: true},
+		),
 		Virtual: addressSettingsOf(addresses.DummyInterface, AddressSettings{Valid: Forever}),
 		Probe: ProbeSettings{
 			IsEnabled: ptr.Deref(probe.Enabled, true),

@@ -39,10 +39,10 @@ type Report struct {
 	Results, Overrides map[netip.Addr]Result
 	// Shared are the CommonAnnouncements that the node is to announce.
 	Shared []purelbv1.CommonAnnouncement
-	// Stranded are addresses that are not desired, but could not be withdrawn. An
+	// NotWithdrawn are addresses that are not desired, but could not be withdrawn. An
 	// Announcement reports those that its status lists already, and those for which
 	// TakesUnlisted is true; nil means none.
-	Stranded      map[netip.Addr]Result
+	NotWithdrawn  map[netip.Addr]Result
 	TakesUnlisted func(netip.Addr) bool
 	// Interfaces, Gateways and MACs are the node's facts; nil Interfaces keep those last reported.
 	Interfaces []purelbv1.NodeInterface
@@ -88,7 +88,7 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 	if ann.Spec.IncludeCommonAnnouncements {
 		status.addSharedEntries(report)
 	}
-	status.addStranded(report)
+	status.addNotWithdrawn(report)
 	slices.SortFunc(status.listed, func(a, b addressedStatus) int {
 		return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.Address, b.Address))
 	})
@@ -210,14 +210,14 @@ func (s *statusBuilder) addSharedEntries(report Report) {
 	s.CommonAnnouncementsRevision = &revision
 }
 
-// addStranded adds the addresses that could not be withdrawn, as far as this status is the
+// addNotWithdrawn adds the addresses that could not be withdrawn, as far as this status is the
 // one to list them, and has room.
-func (s *statusBuilder) addStranded(report Report) {
-	for _, addr := range slices.SortedFunc(maps.Keys(report.Stranded), netip.Addr.Compare) {
+func (s *statusBuilder) addNotWithdrawn(report Report) {
+	for _, addr := range slices.SortedFunc(maps.Keys(report.NotWithdrawn), netip.Addr.Compare) {
 		_, wasListed := s.previous[addr]
 		isForThis := wasListed || report.TakesUnlisted != nil && report.TakesUnlisted(addr)
 		if isForThis && !s.isListed[addr] && s.hasRoom() {
-			s.list(addr, addr.String(), report.Stranded[addr], report.Now)
+			s.list(addr, addr.String(), report.NotWithdrawn[addr], report.Now)
 		}
 	}
 }

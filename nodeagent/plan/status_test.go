@@ -44,7 +44,7 @@ func TestStatus(t *testing.T) {
 				Message: "somebody answers",
 			},
 		},
-		Stranded: map[netip.Addr]Result{
+		NotWithdrawn: map[netip.Addr]Result{
 			addr("192.0.2.12"): {
 				State: purelbv1.StateAnnounced, Interface: "eth0", Reason: ReasonWithdrawFailed, Message: "busy",
 			},
@@ -312,7 +312,7 @@ func TestStrandedAddressesAreListedAsFarAsThereIsRoom(t *testing.T) {
 		}
 		ann := announcement(entries...)
 		if got := Status(&ann,
-			Report{Stranded: stranded, TakesUnlisted: c.takesUnlisted, Now: now}); len(got.Addresses) != c.want {
+			Report{NotWithdrawn: stranded, TakesUnlisted: c.takesUnlisted, Now: now}); len(got.Addresses) != c.want {
 			t.Errorf("%s: %d addresses, want %d", name, len(got.Addresses), c.want)
 		}
 	}

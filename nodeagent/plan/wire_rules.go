@@ -38,9 +38,9 @@ type Hearing struct {
 	// IsProvisional means that the node has claimed the address from a silent node, and does not
 	// know yet whether it is to have it.
 	IsProvisional bool
-	// IsHigher means that the station is of a node that may claim the address under a higher epoch
-	// than the node has it, and IsLower that it is of one that may claim it under a lower epoch.
-	IsHigher, IsLower bool
+	// HasHigherEpoch means that the station is of a node that may claim the address under a higher epoch
+	// than the node has it, and HasLowerEpoch that it is of one that may claim it under a lower epoch.
+	HasHigherEpoch, HasLowerEpoch bool
 }
 
 // defends reports whether the agent defends the address.
@@ -90,18 +90,18 @@ func Rules() []Rule {
 		// fresh yields.
 		{
 			"node with a higher epoch that was asked by itself answers",
-			func(h Hearing) bool { return h.IsHigher && h.IsAsked && !h.isUnasked() }, Yield,
+			func(h Hearing) bool { return h.HasHigherEpoch && h.IsAsked && !h.isUnasked() }, Yield,
 		},
 		{
 			"claim of a node with a higher epoch, or its answer",
-			func(h Hearing) bool { return h.IsHigher && (h.isUnasked() || !h.IsGateway) }, CheckClaim,
+			func(h Hearing) bool { return h.HasHigherEpoch && (h.isUnasked() || !h.IsGateway) }, CheckClaim,
 		},
 		// A proxy answers for every address. Its claims change the caches of other stations all
 		// the same, so an agent that knows better defends the address.
 		{"gateway, and the agent does not defend", func(h Hearing) bool { return h.IsGateway && !h.defends() }, Ignore},
 		{"answer of a gateway", func(h Hearing) bool { return h.IsGateway && !h.isUnasked() }, Ignore},
 		// That node follows the rule for nodes with a higher epoch.
-		{"node with a lower epoch", func(h Hearing) bool { return h.IsLower }, Repeat},
+		{"node with a lower epoch", func(h Hearing) bool { return h.HasLowerEpoch }, Repeat},
 		// The station's kernel has the address, and this agent is not sure that the node is to
 		// have it.
 		{"the station that was asked by itself answers, and the agent does not defend",

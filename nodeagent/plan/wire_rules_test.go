@@ -14,7 +14,7 @@ func hearings() []Hearing {
 			all = append(all, Hearing{
 				Statement: statement, IsAgentFresh: is(0), IsUndefended: is(1), IsGateway: is(2), IsPreviousHolder: is(3),
 				HasAnsweredSinceFresh: is(4), IsAsked: is(5),
-				IsProvisional: is(6), IsHigher: is(7), IsLower: is(8),
+				IsProvisional: is(6), HasHigherEpoch: is(7), HasLowerEpoch: is(8),
 			})
 		}
 	}
@@ -33,11 +33,11 @@ func TestRules(t *testing.T) {
 	}{
 		{
 			"node with a higher epoch that was asked by itself answers",
-			Hearing{Statement: StatementAnswer, IsHigher: true, IsAsked: true, IsAgentFresh: true}, Yield,
+			Hearing{Statement: StatementAnswer, HasHigherEpoch: true, IsAsked: true, IsAgentFresh: true}, Yield,
 		},
 		{
 			"claim of a node with a higher epoch, or its answer",
-			Hearing{Statement: StatementUse, IsHigher: true, IsAgentFresh: true, IsGateway: true}, CheckClaim,
+			Hearing{Statement: StatementUse, HasHigherEpoch: true, IsAgentFresh: true, IsGateway: true}, CheckClaim,
 		},
 		{
 			"gateway, and the agent does not defend", Hearing{Statement: StatementAnnouncement, IsGateway: true, IsAsked: true},
@@ -46,7 +46,7 @@ func TestRules(t *testing.T) {
 		{"answer of a gateway", Hearing{Statement: StatementAnswer, IsGateway: true, IsAgentFresh: true}, Ignore},
 		{
 			"node with a lower epoch",
-			Hearing{Statement: StatementAnnouncement, IsLower: true, IsProvisional: true, IsAsked: true}, Repeat,
+			Hearing{Statement: StatementAnnouncement, HasLowerEpoch: true, IsProvisional: true, IsAsked: true}, Repeat,
 		},
 		{
 			"the station that was asked by itself answers, and the agent does not defend",
@@ -115,8 +115,8 @@ func TestAttackJudgement(t *testing.T) {
 				(!h.IsAsked || h.Statement != StatementAnswer),
 			"an agent that is fresh yields nothing but what is undefended or provisional, " +
 				"but to a higher epoch": verdict == Yield && h.IsAgentFresh &&
-				!h.IsUndefended && !h.IsProvisional && !h.IsHigher,
-			"a gateway is never yielded to, nor asked, but one with a higher epoch": h.IsGateway && !h.IsHigher &&
+				!h.IsUndefended && !h.IsProvisional && !h.HasHigherEpoch,
+			"a gateway is never yielded to, nor asked, but one with a higher epoch": h.IsGateway && !h.HasHigherEpoch &&
 				(verdict == Yield || verdict == CheckClaim || verdict == Suspect),
 			"what is provisional is not defended": h.IsProvisional && verdict == Defend,
 			"a claim is never ignored, but that of a gateway": h.Statement != StatementAnswer &&
@@ -126,11 +126,11 @@ func TestAttackJudgement(t *testing.T) {
 			"that a station is known silences no claim, but of a previous holder": h.Statement == StatementUse &&
 				!h.IsPreviousHolder && verdict != with(func(o *Hearing) { o.HasAnsweredSinceFresh = !o.HasAnsweredSinceFresh }),
 			"what is undefended is neither defended nor claimed, but against one that was displaced, " +
-				"or has a lower epoch": h.IsUndefended && !h.IsPreviousHolder && !h.IsLower &&
+				"or has a lower epoch": h.IsUndefended && !h.IsPreviousHolder && !h.HasLowerEpoch &&
 				(verdict == Defend || verdict == Repeat),
 			"an agent that is fresh stands by its address against every claim, but of a higher epoch": h.IsAgentFresh &&
 				!h.IsUndefended && !h.IsProvisional &&
-				!h.IsHigher && h.Statement != StatementAnswer && verdict != Defend && verdict != Repeat,
+				!h.HasHigherEpoch && h.Statement != StatementAnswer && verdict != Defend && verdict != Repeat,
 		} {
 			if broken {
 				t.Errorf("%+v: %s: not true of: %s", h, verdict, what)

@@ -103,8 +103,8 @@ func (a *Asker) SetTargets(targets map[Key]Target, now time.Time) {
 	}
 }
 
-// NextRound returns when to begin the next round, and whether there is one.
-func (a *Asker) NextRound() (at time.Time, isAny bool) {
+// NextRoundAt returns when to begin the next round, and whether there is one.
+func (a *Asker) NextRoundAt() (at time.Time, isAny bool) {
 	for _, t := range a.asked {
 		if !isAny || t.dueAt.Before(at) {
 			at, isAny = t.dueAt, true
@@ -113,8 +113,8 @@ func (a *Asker) NextRound() (at time.Time, isAny bool) {
 	return at, isAny
 }
 
-// Begin returns for which addresses the round that begins now asks, and all of its questions.
-func (a *Asker) Begin(now time.Time) (due []Key, questions []Question) {
+// BeginRound returns for which addresses the round that begins now asks, and all of its questions.
+func (a *Asker) BeginRound(now time.Time) (due []Key, questions []Question) {
 	for key, t := range a.asked {
 		if !t.dueAt.After(now) {
 			due = append(due, key)
@@ -145,9 +145,9 @@ func (a *Asker) Begin(now time.Time) (due []Key, questions []Question) {
 	return due, questions
 }
 
-// End notes what became of a round that Begin has begun. It reports whether there is something
+// EndRound notes what became of a round that BeginRound has begun. It reports whether there is something
 // to report.
-func (a *Asker) End(due []Key, answers map[Key]Answer, now time.Time) (isNews bool) {
+func (a *Asker) EndRound(due []Key, answers map[Key]Answer, now time.Time) (isNews bool) {
 	for _, key := range due {
 		t := a.asked[key]
 		if t == nil { // not asked for any more

@@ -92,7 +92,7 @@ func (l *link) report() {
 
 // round begins the next round when it is due, and ends it.
 func (l *link) round() {
-	at, isAny := l.asker.NextRound()
+	at, isAny := l.asker.NextRoundAt()
 	if !isAny {
 		l.t.Fatal("nothing is asked for")
 	}
@@ -100,14 +100,14 @@ func (l *link) round() {
 		l.now = at
 	}
 	l.rounds = append(l.rounds, l.now.Sub(l.start))
-	due, questions := l.asker.Begin(l.now)
+	due, questions := l.asker.BeginRound(l.now)
 	answers := map[reach.Key]reach.Answer{}
 	l.questions = nil
 	for _, q := range questions {
 		l.questions = append(l.questions, q.Addr.String())
 		answers[q.Key] = reach.Answer{MAC: l.stations[q.Addr.String()], Err: l.err}
 	}
-	if l.asker.End(due, answers, l.now) {
+	if l.asker.EndRound(due, answers, l.now) {
 		l.report()
 	}
 }
@@ -115,7 +115,7 @@ func (l *link) round() {
 // runFor has all rounds of a while.
 func (l *link) runFor(while time.Duration) {
 	end := l.now.Add(while)
-	for at, isAny := l.asker.NextRound(); isAny && at.Before(end); at, isAny = l.asker.NextRound() {
+	for at, isAny := l.asker.NextRoundAt(); isAny && at.Before(end); at, isAny = l.asker.NextRoundAt() {
 		l.round()
 	}
 	l.now = end
@@ -225,13 +225,13 @@ func TestAskerTurns(t *testing.T) {
 			[]v1.Announcement{*askingOf(3, "node1 node3 node4", vip)}, name, func(string, netip.Addr) bool { return true },
 		), now)
 		for range hours * perHour {
-			due, questions := asker.Begin(now)
+			due, questions := asker.BeginRound(now)
 			if len(due) != 1 || len(questions) != 1 {
 				t.Fatalf("%s asks %v for %v", name, questions, due)
 			}
-			asker.End(due, map[reach.Key]reach.Answer{questions[0].Key: {MAC: holderMAC}}, now)
+			asker.EndRound(due, map[reach.Key]reach.Answer{questions[0].Key: {MAC: holderMAC}}, now)
 			last := now
-			now, _ = asker.NextRound()
+			now, _ = asker.NextRoundAt()
 			if len(turns)%(hours*perHour) > 0 && now.Sub(last) != 3*time.Minute {
 				t.Errorf("%s asks again after %s", name, now.Sub(last))
 			}
@@ -326,7 +326,7 @@ func TestAskerPacesRounds(t *testing.T) {
 	asker.SetTargets(reach.Targets(anns, "node1", func(string, netip.Addr) bool { return true }), now)
 	seen := map[reach.Key]bool{}
 	for range count / 50 {
-		due, questions := asker.Begin(now)
+		due, questions := asker.BeginRound(now)
 		answers := map[reach.Key]reach.Answer{}
 		for _, q := range questions {
 			answers[q.Key] = reach.Answer{MAC: holderMAC}
@@ -337,7 +337,7 @@ func TestAskerPacesRounds(t *testing.T) {
 		if len(questions) > 50 {
 			t.Errorf("%d questions in a round", len(questions))
 		}
-		asker.End(due, answers, now)
+		asker.EndRound(due, answers, now)
 	}
 	if len(seen) != count {
 		t.Errorf("%d of %d addresses were asked for", len(seen), count)

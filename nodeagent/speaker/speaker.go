@@ -84,8 +84,8 @@ type Server interface {
 
 // Kernel is what the speaker needs of the kernel.
 type Kernel interface {
-	// OwnAddresses lists the agent's addresses on an interface.
-	OwnAddresses(iface string) ([]netip.Prefix, error)
+	// AgentAddresses lists the agent's addresses on an interface.
+	AgentAddresses(iface string) ([]netip.Prefix, error)
 	// Addresses lists all addresses on an interface.
 	Addresses(iface string) ([]plan.Address, error)
 	// Watch calls changed after changes, until ctx ends.
@@ -268,8 +268,8 @@ func (s *Speaker) Prepare() {
 		Tasks:  s.Tasks,
 		Client: func() client.Client { return s.Client }, Kind: "NodeRouting", FieldOwner: FieldOwner,
 		Changed: make(chan struct{}, 1), Timeout: reportTimeout, Rests: pacing.Batch{Gap: reportGap},
-		Failures:      pacing.Backoff{Min: minRetry, Max: maxRetry, Spread: 0.5, Random: s.Tasks.Random},
-		MaxUnanswered: maxRetry,
+		Failures:          pacing.Backoff{Min: minRetry, Max: maxRetry, Spread: 0.5, Random: s.Tasks.Random},
+		MaxUnansweredWait: maxRetry,
 	}
 }
 
@@ -376,7 +376,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	s.state.unit.hasStopped()
 	now := s.Tasks.Now()
 	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
-	addresses, err := s.ownAddresses(ctx, string(routing.Spec.Interface))
+	addresses, err := s.agentAddresses(ctx, string(routing.Spec.Interface))
 	if err != nil {
 		s.state.blocked = "what the node has to advertise is not known, and nothing changes: " + err.Error()
 		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, isDrained))
@@ -409,16 +409,16 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	return next, errors.Join(err, listErr)
 }
 
-// ownAddresses lists the agent's addresses on the virtual interface. Of those that have gone since the round before it
-// makes sure: the kernel has an IPv6 address once only, and the agent, which gives it another prefix length, removes it
-// and adds it at once. A route that went meanwhile would be missing at routers for longer than the address.
-func (s *Speaker) ownAddresses(ctx context.Context, iface string) ([]netip.Prefix, error) {
-	addresses, err := s.Kernel.OwnAddresses(iface)
+// agentAddresses lists the agent's addresses on the virtual interface. Of those that have gone since the round before
+// it makes sure: the kernel has an IPv6 address once only, and the agent, which gives it another prefix length, removes
+// it and adds it at once. A route that went meanwhile would be missing at routers for longer than the address.
+func (s *Speaker) agentAddresses(ctx context.Context, iface string) ([]netip.Prefix, error) {
+	addresses, err := s.Kernel.AgentAddresses(iface)
 	if err != nil || !routes.HaveGone(s.state.held.Networks, addresses) {
 		return addresses, err
 	}
 	s.Tasks.Wait(ctx, lookAgainTime)
-	return s.Kernel.OwnAddresses(iface)
+	return s.Kernel.AgentAddresses(iface)
 }
 
 // reportSessions tends the sessions, and reports on them.
@@ -561,7 +561,7 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 	mayWait := s.state.failureGap(latest.Status, status)
 	if !isFromCheckpoint(routing) {
 		s.reporter.Set([]report.Status[purelbv1.NodeRoutingStatus]{{
-			Object: routing, Before: latest.Status, After: status, MayWait: mayWait,
+			Object: routing, Before: latest.Status, After: status, MaxDelay: mayWait,
 		}})
 		pacing.Signal(s.reporter.Changed)
 	}

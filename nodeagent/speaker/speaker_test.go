@@ -146,7 +146,7 @@ func (k *fakeKernel) Addresses(iface string) ([]plan.Address, error) {
 	return []plan.Address{{Interface: iface, Prefix: netip.MustParsePrefix("10.9.9.7/32")}}, k.sourceErr
 }
 
-func (k *fakeKernel) OwnAddresses(iface string) ([]netip.Prefix, error) {
+func (k *fakeKernel) AgentAddresses(iface string) ([]netip.Prefix, error) {
 	var own []netip.Prefix
 	for _, a := range k.addresses {
 		if iface == "kube-lb0" {

@@ -37,8 +37,8 @@ const (
 	// disarmMisses is how many of these questions in a row a living node leaves unanswered
 	// until the address is disarmed.
 	disarmMisses = 3
-	// armRate bounds for how many addresses the link is asked in one round in order to arm them.
-	armRate = 10
+	// maxArmQuestionsPerRound bounds for how many addresses the link is asked in one round in order to arm them.
+	maxArmQuestionsPerRound = 10
 
 	// A round that takes lateFactor intervals is late, and lateRounds such rounds within
 	// lateWindow end the watch until there have been fewer.

@@ -123,8 +123,8 @@ func TestGatewayOnThisSideOnly(t *testing.T) {
 func TestGatewayIsWitnessOfSecondFailure(t *testing.T) {
 	t.Parallel()
 	w := newWithGateway(t, func(_ *Settings, target *Target) {
-		target.Others = target.Witnesses
-		target.Addresses[0].Other = "node3"
+		target.OtherSuccessors = target.Witnesses
+		target.Addresses[0].OtherSuccessor = "node3"
 	})
 	w.mustClaim(cold)
 	w.stations[0].isDead = true

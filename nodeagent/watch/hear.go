@@ -57,7 +57,7 @@ func (w *Watcher) Hear(a Answer) {
 	}
 	isGateway := slices.Contains(w.target.Gateways, a.Addr) && !slices.Contains(w.target.Watched.MACs, a.MAC)
 	if isGateway && a.Kind == Resolve && a.IsDirect && w.areGatewaysAsked() {
-		w.gateways.hasAnswered = true
+		w.gatewayWitnesses.hasAnswered = true
 	}
 }
 
@@ -70,19 +70,19 @@ func (w *Watcher) hearWatched(a Answer) {
 	case a.Kind == Echo || w.settings.TrustsEchoOnly || w.watched.hasEchoed && !w.isSilenceQuestionDue():
 		return
 	case w.watched.hasEchoed:
-		w.doubt()
+		w.acceptLifeWithoutEcho()
 	}
 	w.watched.isKnown, w.watched.hasAnswered = true, true
 }
 
-// doubt takes an answer that is none to an echo, in the silence of the watched node, for a sign
+// acceptLifeWithoutEcho takes an answer that is none to an echo, in the silence of the watched node, for a sign
 // of life. From then on not only answers to echoes count.
-func (w *Watcher) doubt() {
+func (w *Watcher) acceptLifeWithoutEcho() {
 	w.watched.hasEchoed, w.watched.hasAnswered, w.hasCeasedToEcho = false, true, true
 }
 
 // hearWitness notes that a witness has answered a question of this round.
-func (w *Watcher) hearWitness(witness *answering, a Answer) {
+func (w *Watcher) hearWitness(witness *liveness, a Answer) {
 	switch {
 	case !w.areWitnessesAsked:
 		return
@@ -92,20 +92,20 @@ func (w *Watcher) hearWitness(witness *answering, a Answer) {
 	default:
 		return
 	}
-	w.nodes.hasAnswered = true
+	w.nodeWitnesses.hasAnswered = true
 }
 
 // hearHolder notes who answers for an address.
-func (w *Watcher) hearHolder(known *address, mac string) {
+func (w *Watcher) hearHolder(known *watchedAddress, mac string) {
 	switch isWatched := slices.Contains(w.target.Watched.MACs, mac); {
 	case !known.isAsked:
 	case !isWatched:
 		known.isTaken = true
-		other := w.target.otherSuccessor(known.Other)
+		other := w.target.otherSuccessor(known.OtherSuccessor)
 		known.isSucceeded = known.isSucceeded || other != nil && slices.Contains(other.MACs, mac)
 	case w.misses == 0:
 		known.isHeld = true
 	case !w.settings.TrustsEchoOnly:
-		w.doubt()
+		w.acceptLifeWithoutEcho()
 	}
 }

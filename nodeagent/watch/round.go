@@ -42,19 +42,19 @@ type Step struct {
 	Repeats []netip.Addr
 }
 
-// Round ends a round, once all answers that came until now have been heard, and begins the
+// AdvanceRound ends a round, once all answers that came until now have been heard, and begins the
 // next one. The caller calls it each Settings.Interval. The first Step is about the watched node,
 // and those that follow, if any, are about other successors.
-func (w *Watcher) Round(now time.Time, inputs RoundInputs) []Step {
+func (w *Watcher) AdvanceRound(now time.Time, inputs RoundInputs) []Step {
 	step := Step{Node: w.target.Watched.Name}
 	if w.number > 0 {
 		step.Repeats = w.addressesToRepeat()
 		w.judge(now, inputs)
 		w.watchAnsweringSuccessors()
 	}
-	step.Claims, step.SilentFor = w.addressesToClaim(), now.Sub(w.answeredAt)
+	step.Claims, step.SilentFor = w.takeClaims(), now.Sub(w.answeredAt)
 	w.begin(now)
-	step.Round, step.Questions = w.number, w.questions(now, inputs)
+	step.Round, step.Questions = w.number, w.beginQuestions(now, inputs)
 	return append([]Step{step}, w.roundsOfSuccessorWatchers(now, inputs)...)
 }
 
@@ -75,15 +75,15 @@ func (w *Watcher) addressesToRepeat() []netip.Addr {
 // judge draws the conclusions of the round that ends.
 func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	if w.areWitnessesAsked {
-		w.nodes.judge()
+		w.nodeWitnesses.judge()
 	}
 	if w.areGatewaysAsked() {
-		w.gateways.judge()
+		w.gatewayWitnesses.judge()
 	}
 	if w.watched.hasAnswered {
-		w.areNodesSilent = w.nodes.unanswered >= witnessMisses
+		w.areNodeWitnessesSilent = w.nodeWitnesses.unanswered >= witnessMisses
 	}
-	if w.nodes.unanswered >= witnessMisses {
+	if w.nodeWitnesses.unanswered >= witnessMisses {
 		for _, known := range w.witnesses {
 			known.hasEchoed = false
 		}
@@ -97,7 +97,7 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	// Why the round is no miss, by the rules of doc.go.
 	showedLife := w.watched.hasAnswered // rule 1
 	hasNeverLived := !w.watched.isKnown // rule 1
-	isWitnessed := w.nodes.hasAnswered || w.gateways.hasAnswered
+	isWitnessed := w.nodeWitnesses.hasAnswered || w.gatewayWitnesses.hasAnswered
 	mayBeCutOff := w.misses > 0 && !isWitnessed // rule 2
 	cannotHear := !inputs.CanHear               // rule 3, as is isLate
 	if showedLife || hasNeverLived || mayBeCutOff || isLate || cannotHear {
@@ -116,7 +116,7 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 }
 
 // judgeAddress draws the conclusions for one address.
-func (w *Watcher) judgeAddress(a *address) {
+func (w *Watcher) judgeAddress(a *watchedAddress) {
 	if w.misses == 0 {
 		a.quiet, a.isClaimed = 0, false
 	}
@@ -135,8 +135,8 @@ func (w *Watcher) judgeAddress(a *address) {
 	}
 }
 
-// addressesToClaim returns the addresses that are to be claimed now.
-func (w *Watcher) addressesToClaim() []Address {
+// takeClaims returns the addresses that are to be claimed now, each once, and watches their other successors.
+func (w *Watcher) takeClaims() []Address {
 	if !w.isSilent() || w.isLate() {
 		return nil
 	}
@@ -159,7 +159,7 @@ func (w *Watcher) begin(now time.Time) {
 		w.number = 1
 	}
 	w.roundAt = now
-	w.watched.hasAnswered, w.nodes.hasAnswered, w.gateways.hasAnswered = false, false, false
+	w.watched.hasAnswered, w.nodeWitnesses.hasAnswered, w.gatewayWitnesses.hasAnswered = false, false, false
 	w.areWitnessesAsked = w.misses > 0 || now.Sub(w.witnessesAskedAt) >= witnessInterval
 	if w.areWitnessesAsked {
 		w.witnessesAskedAt = now
@@ -169,13 +169,13 @@ func (w *Watcher) begin(now time.Time) {
 	}
 }
 
-// questions returns what to ask in the round that has begun.
-func (w *Watcher) questions(now time.Time, inputs RoundInputs) []Question {
-	questions := w.askNode(nil, &w.target.Watched, !w.watched.hasEchoed || w.isSilenceQuestionDue())
+// beginQuestions returns what to ask in the round that has begun, and notes for which addresses.
+func (w *Watcher) beginQuestions(now time.Time, inputs RoundInputs) []Question {
+	questions := w.appendNodeQuestions(nil, &w.target.Watched, !w.watched.hasEchoed || w.isSilenceQuestionDue())
 	if w.areWitnessesAsked {
 		for i := range w.target.Witnesses {
 			n := &w.target.Witnesses[i]
-			questions = w.askNode(questions, n, !w.witnesses[n.Name].hasEchoed)
+			questions = w.appendNodeQuestions(questions, n, !w.witnesses[n.Name].hasEchoed)
 		}
 	}
 	if w.areGatewaysAsked() {
@@ -183,7 +183,7 @@ func (w *Watcher) questions(now time.Time, inputs RoundInputs) []Question {
 			questions = append(questions, Question{Kind: Resolve, Addr: addr, IsForAll: true})
 		}
 	}
-	toArm := armRate
+	toArm := maxArmQuestionsPerRound
 	for _, target := range w.target.Addresses {
 		a := w.addresses[target.Addr]
 		switch {
@@ -200,9 +200,9 @@ func (w *Watcher) questions(now time.Time, inputs RoundInputs) []Question {
 	return questions
 }
 
-// askNode appends the questions to a node: an echo, and where an answer would count an ARP request
+// appendNodeQuestions appends the questions to a node: an echo, and where an answer would count an ARP request
 // or neighbour solicitation.
-func (w *Watcher) askNode(questions []Question, n *Node, resolves bool) []Question {
+func (w *Watcher) appendNodeQuestions(questions []Question, n *Node, resolves bool) []Question {
 	if !n.Addr.IsValid() {
 		return questions
 	}
@@ -230,7 +230,7 @@ func (w *Watcher) isSilenceQuestionDue() bool {
 }
 
 // isArmQuestionDue reports whether the link is to be asked whether the watched node has an address.
-func (w *Watcher) isArmQuestionDue(a *address, now time.Time, inputs RoundInputs) bool {
+func (w *Watcher) isArmQuestionDue(a *watchedAddress, now time.Time, inputs RoundInputs) bool {
 	gap := armInterval
 	if a.unheld > 0 && a.unheld < disarmMisses {
 		gap = armRetry

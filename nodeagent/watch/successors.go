@@ -8,9 +8,9 @@ import (
 
 // otherSuccessor returns the otherSuccessor successor of a name, or nil.
 func (t *Target) otherSuccessor(name string) *Node {
-	for i := range t.Others {
-		if t.Others[i].Name == name {
-			return &t.Others[i]
+	for i := range t.OtherSuccessors {
+		if t.OtherSuccessors[i].Name == name {
+			return &t.OtherSuccessors[i]
 		}
 	}
 	return nil
@@ -29,18 +29,18 @@ func (w *Watcher) watchAnsweringSuccessors() {
 // watchSuccessor begins to watch the other successor of an address. It was seen to answer for the address, or
 // may claim the address like this node, which has just claimed it.
 func (w *Watcher) watchSuccessor(a Address, isSeen bool) {
-	other := w.target.otherSuccessor(a.Other)
+	other := w.target.otherSuccessor(a.OtherSuccessor)
 	if other == nil {
 		return
 	}
-	watcher := w.successorWatchers[a.Other]
+	watcher := w.successorWatchers[a.OtherSuccessor]
 	if watcher == nil {
 		watcher = New(w.settings, w.successorTarget(*other, nil))
 		// Its answer for the address is a sign of life like any other. Until it is silent no claim is
 		// repeated.
 		watcher.watched.isKnown, watcher.answeredAt = isSeen && !w.settings.TrustsEchoOnly, w.roundAt
 		watcher.watched.isAlive = true
-		w.successorWatchers[a.Other] = watcher
+		w.successorWatchers[a.OtherSuccessor] = watcher
 	}
 	if watcher.addresses[a.Addr] == nil {
 		watcher.SetTarget(w.successorTarget(*other, append(slices.Clone(watcher.target.Addresses), a)))
@@ -49,8 +49,8 @@ func (w *Watcher) watchSuccessor(a Address, isSeen bool) {
 }
 
 // isHeldByOtherSuccessor reports whether another successor has an address: its silence counts then.
-func (w *Watcher) isHeldByOtherSuccessor(a *address) bool {
-	watcher := w.successorWatchers[a.Other]
+func (w *Watcher) isHeldByOtherSuccessor(a *watchedAddress) bool {
+	watcher := w.successorWatchers[a.OtherSuccessor]
 	return watcher != nil && watcher.watched.isKnown && watcher.IsArmed(a.Addr)
 }
 
@@ -67,7 +67,8 @@ func (w *Watcher) retargetSuccessorWatchers() {
 	for name, watcher := range w.successorWatchers {
 		var addresses []Address
 		for _, a := range w.target.Addresses {
-			if known := watcher.addresses[a.Addr]; a.Other == name && known != nil && known.HolderEpoch == a.HolderEpoch {
+			known := watcher.addresses[a.Addr]
+			if a.OtherSuccessor == name && known != nil && known.HolderEpoch == a.HolderEpoch {
 				addresses = append(addresses, a)
 			}
 		}
@@ -87,7 +88,7 @@ func (w *Watcher) roundsOfSuccessorWatchers(now time.Time, inputs RoundInputs) [
 	var steps []Step
 	for _, name := range slices.Sorted(maps.Keys(w.successorWatchers)) {
 		watcher := w.successorWatchers[name]
-		steps = append(steps, watcher.Round(now, RoundInputs{CanHear: inputs.CanHear})...)
+		steps = append(steps, watcher.AdvanceRound(now, RoundInputs{CanHear: inputs.CanHear})...)
 		for addr, a := range watcher.addresses {
 			if own := w.addresses[addr]; watcher.watched.isKnown && a.heldAt.After(own.heldAt) {
 				own.isArmed = false

@@ -14,10 +14,10 @@ var node4Addr = netip.MustParseAddr("192.0.2.14")
 func newSucceeded(t *testing.T, edit ...func(*Settings, *Target)) *world {
 	t.Helper()
 	w := newWorld(t, append(edit, func(_ *Settings, target *Target) {
-		target.Others = slices.Clone(target.Witnesses)
+		target.OtherSuccessors = slices.Clone(target.Witnesses)
 		target.Witnesses = append(target.Witnesses, Node{"node4", node4Addr, []string{node4MAC}})
 		for i := range target.Addresses {
-			target.Addresses[i].Other = "node3"
+			target.Addresses[i].OtherSuccessor = "node3"
 		}
 	})...)
 	w.stations = append(w.stations, &station{mac: node4MAC, addresses: []netip.Addr{node4Addr}})
@@ -49,9 +49,9 @@ func TestSuccessorDies(t *testing.T) {
 func TestSuccessorDiesAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(_ *Settings, target *Target) {
-		target.Others = []Node{{"node3", node3Addr, []string{node3MAC}}}
+		target.OtherSuccessors = []Node{{"node3", node3Addr, []string{node3MAC}}}
 		target.Witnesses = []Node{{"node4", node4Addr, []string{node4MAC}}}
-		target.Addresses = []Address{{Addr: second, Rank: 1, HolderEpoch: 7, Epoch: 9, Other: "node3"}}
+		target.Addresses = []Address{{Addr: second, Rank: 1, HolderEpoch: 7, Epoch: 9, OtherSuccessor: "node3"}}
 	})
 	w.stations = append(w.stations, &station{mac: node4MAC, addresses: []netip.Addr{node4Addr}})
 	w.mustClaim(cold)
@@ -98,7 +98,7 @@ func TestLivingSuccessorKeepsItsAddresses(t *testing.T) {
 			w.stations[1].isDead = true
 		},
 		"the manager names no other successor": func(w *world) {
-			w.setTarget(func(target *Target) { target.Others = nil })
+			w.setTarget(func(target *Target) { target.OtherSuccessors = nil })
 			w.stations[1].isDead = true
 		},
 		"a firewall drops echoes, of which there were": func(w *world) { w.stations[1].dropsEchoes = true },
@@ -219,8 +219,8 @@ func TestSuccessorWatcherTrustsEchoOnly(t *testing.T) {
 func TestForgedSuccessor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(_ *Settings, target *Target) {
-		target.Others = target.Witnesses
-		target.Addresses[0].Other = "node3"
+		target.OtherSuccessors = target.Witnesses
+		target.Addresses[0].OtherSuccessor = "node3"
 	})
 	w.facts.IsAgentFresh = false
 	for range cold {

@@ -45,7 +45,7 @@ func Targets(
 		}
 		for _, n := range nodesOf(s.OtherSuccessors, key.Interface, canAsk) {
 			if t.otherSuccessor(n.Name) == nil {
-				t.Others = append(t.Others, n)
+				t.OtherSuccessors = append(t.OtherSuccessors, n)
 			}
 		}
 		for j := range s.Addresses {
@@ -97,7 +97,7 @@ func addressOf(a *v1.StandbyAddress, nodeName string) (Address, bool) {
 	address := Address{Addr: addr, Rank: rank, HolderEpoch: a.Epoch, Epoch: a.Successors[rank].Epoch}
 	for _, s := range a.Successors {
 		if s.NodeName != nodeName {
-			address.Other = s.NodeName
+			address.OtherSuccessor = s.NodeName
 		}
 	}
 	return address, true

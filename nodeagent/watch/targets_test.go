@@ -60,13 +60,13 @@ func TestTargets(t *testing.T) {
 	got := Targets([]v1.Announcement{standby(), next, elsewhere}, "node2", canAsk, gateways)
 	want := map[Key]Target{
 		{"eth0", "node1"}: {
-			Watched:   Node{"node1", node1Addr, []string{node1MAC}},
-			Witnesses: []Node{{"node3", node3Addr, []string{node3MAC}}},
-			Gateways:  []netip.Addr{gatewayAddr, gatewayAddr.Next()},
-			Others:    []Node{{"node3", node3Addr, []string{node3MAC}}},
+			Watched:         Node{"node1", node1Addr, []string{node1MAC}},
+			Witnesses:       []Node{{"node3", node3Addr, []string{node3MAC}}},
+			Gateways:        []netip.Addr{gatewayAddr, gatewayAddr.Next()},
+			OtherSuccessors: []Node{{"node3", node3Addr, []string{node3MAC}}},
 			Addresses: []Address{
 				{Addr: netip.MustParseAddr("192.0.2.100"), HolderEpoch: 1, Epoch: 2}, {Addr: first, HolderEpoch: 5, Epoch: 6},
-				{Addr: second, Rank: 1, HolderEpoch: 7, Epoch: 9, Other: "node3"},
+				{Addr: second, Rank: 1, HolderEpoch: 7, Epoch: 9, OtherSuccessor: "node3"},
 			},
 		},
 		{"eth1", "node1"}: {Watched: Node{"node1", netip.Addr{}, []string{node1MAC}}},

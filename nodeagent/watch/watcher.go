@@ -24,8 +24,8 @@ type Address struct {
 	// HolderEpoch is the epoch by which the watched node holds the address, and Epoch the one
 	// that is reserved for the claim of this node.
 	HolderEpoch, Epoch int64
-	// Other is the name of the other successor; empty if there is none.
-	Other string
+	// OtherSuccessor is the name of the other successor; empty if there is none.
+	OtherSuccessor string
 }
 
 // Target is what a Watcher watches.
@@ -35,8 +35,8 @@ type Target struct {
 	// there.
 	Witnesses []Node
 	Gateways  []netip.Addr
-	// Others are the other successors of the addresses.
-	Others []Node
+	// OtherSuccessors are the other successors of the addresses.
+	OtherSuccessors []Node
 	// Addresses, ascending.
 	Addresses []Address
 }
@@ -55,17 +55,17 @@ type Watcher struct {
 	lateAt []time.Time
 
 	// watched, and witnesses by name, are how these nodes answer.
-	watched   answering
-	witnesses map[string]*answering
+	watched   liveness
+	witnesses map[string]*liveness
 	// areWitnessesAsked means that witnesses are asked in this round, and witnessesAskedAt when they
 	// were asked last.
 	areWitnessesAsked bool
 	witnessesAskedAt  time.Time
-	// nodes and gateways are how the witnesses of each kind answer.
-	nodes, gateways witnesses
-	// areNodesSilent means that none of the nodes had answered lately when the watched node answered
+	// nodeWitnesses and gatewayWitnesses are how the witnesses of each kind answer.
+	nodeWitnesses, gatewayWitnesses witnessGroup
+	// areNodeWitnessesSilent means that none of the nodes among them had answered lately when the watched node answered
 	// last.
-	areNodesSilent bool
+	areNodeWitnessesSilent bool
 
 	// answeredAt is when the last round began in which the watched node has answered.
 	answeredAt time.Time
@@ -75,14 +75,14 @@ type Watcher struct {
 	// echo. It ends with the next answer to an echo.
 	hasCeasedToEcho bool
 
-	addresses map[netip.Addr]*address
+	addresses map[netip.Addr]*watchedAddress
 	// successorWatchers watch the other successors that have, or may have, addresses of the watched node,
 	// by the name of the successor. Each lasts as long as the epoch of the watched node.
 	successorWatchers map[string]*Watcher
 }
 
-// answering is how a node answers.
-type answering struct {
+// liveness is how a node answers.
+type liveness struct {
 	// hasEchoed means that the node has answered an echo. From then on nothing else counts.
 	hasEchoed bool
 	// isKnown means that an answer has come that counted, and hasAnswered that one has come
@@ -94,8 +94,8 @@ type answering struct {
 	unanswered int
 }
 
-// witnesses is how the witnesses of one kind answer.
-type witnesses struct {
+// witnessGroup is how the witnesses of one kind answer.
+type witnessGroup struct {
 	// hasAnswered means that one of them has answered a question of this round, and unanswered
 	// counts the rounds in a row in which they were asked and none answered.
 	hasAnswered bool
@@ -103,15 +103,15 @@ type witnesses struct {
 }
 
 // judge draws the conclusion of a round in which the witnesses were asked.
-func (w *witnesses) judge() {
+func (w *witnessGroup) judge() {
 	w.unanswered++
 	if w.hasAnswered {
 		w.unanswered = 0
 	}
 }
 
-// address is what is known of an address of the watched node.
-type address struct {
+// watchedAddress is what is known of an address of the watched node.
+type watchedAddress struct {
 	Address
 	// isAsked means that the link is asked for the address in this round, isHeld that the
 	// watched node has answered, isTaken that another station has, and isSucceeded that this was
@@ -134,9 +134,9 @@ type address struct {
 // New returns a Watcher that has seen nothing yet.
 func New(settings Settings, target Target) *Watcher {
 	w := &Watcher{
-		settings: settings, witnesses: map[string]*answering{}, addresses: map[netip.Addr]*address{},
+		settings: settings, witnesses: map[string]*liveness{}, addresses: map[netip.Addr]*watchedAddress{},
 		successorWatchers: map[string]*Watcher{},
-		gateways:          witnesses{unanswered: witnessMisses}, // not known to answer
+		gatewayWitnesses:  witnessGroup{unanswered: witnessMisses}, // not known to answer
 	}
 	w.SetTarget(target)
 	return w
@@ -148,25 +148,25 @@ func (w *Watcher) SetTarget(target Target) {
 	before := w.target.Watched
 	if before.Name != target.Watched.Name || before.Addr != target.Watched.Addr ||
 		!slices.Equal(before.MACs, target.Watched.MACs) {
-		w.watched, w.hasCeasedToEcho, w.misses = answering{}, false, 0
+		w.watched, w.hasCeasedToEcho, w.misses = liveness{}, false, 0
 		clear(w.addresses)
 	}
 	w.target = target
-	addresses := make(map[netip.Addr]*address, len(target.Addresses))
+	addresses := make(map[netip.Addr]*watchedAddress, len(target.Addresses))
 	for _, a := range target.Addresses {
 		known := w.addresses[a.Addr]
 		if known == nil || known.HolderEpoch != a.HolderEpoch {
-			known = &address{}
+			known = &watchedAddress{}
 		}
 		known.Address = a
 		addresses[a.Addr] = known
 	}
 	w.addresses = addresses
-	witnesses := make(map[string]*answering, len(target.Witnesses))
+	witnesses := make(map[string]*liveness, len(target.Witnesses))
 	for _, n := range target.Witnesses {
 		known := w.witnesses[n.Name]
 		if known == nil {
-			known = &answering{}
+			known = &liveness{}
 		}
 		witnesses[n.Name] = known
 	}
@@ -179,7 +179,7 @@ func (w *Watcher) SetTarget(target Target) {
 // gateways count only where there is no other node, or where all were silent when the watched node
 // answered, which shows that this node was not cut off.
 func (w *Watcher) needsGateways() bool {
-	return !w.settings.TrustsEchoOnly && (len(w.target.Witnesses) == 0 || w.areNodesSilent)
+	return !w.settings.TrustsEchoOnly && (len(w.target.Witnesses) == 0 || w.areNodeWitnessesSilent)
 }
 
 // areGatewaysAsked reports whether gateways are asked in this round.
@@ -187,8 +187,8 @@ func (w *Watcher) areGatewaysAsked() bool { return w.areWitnessesAsked && w.need
 
 // lacksWitness reports whether no witness has answered lately.
 func (w *Watcher) lacksWitness() bool {
-	lacksGateways := !w.needsGateways() || len(w.target.Gateways) == 0 || w.gateways.unanswered >= witnessMisses
-	return lacksGateways && (len(w.target.Witnesses) == 0 || w.nodes.unanswered >= witnessMisses)
+	lacksGateways := !w.needsGateways() || len(w.target.Gateways) == 0 || w.gatewayWitnesses.unanswered >= witnessMisses
+	return lacksGateways && (len(w.target.Witnesses) == 0 || w.nodeWitnesses.unanswered >= witnessMisses)
 }
 
 // isLate reports whether too many rounds were late.

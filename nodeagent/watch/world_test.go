@@ -84,7 +84,7 @@ func newWorld(t *testing.T, edit ...func(*Settings, *Target)) *world {
 // round runs one round that takes a while, and returns the addresses that node2 claims at its
 // beginning.
 func (w *world) round(takes time.Duration) []Address {
-	steps := w.watcher.Round(w.now, w.facts)
+	steps := w.watcher.AdvanceRound(w.now, w.facts)
 	w.rounds++
 	if own := steps[0].Round; own == 0 || own == w.lastRound {
 		w.t.Fatalf("a round has number %d, after %d", own, w.lastRound)

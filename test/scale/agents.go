@@ -145,7 +145,7 @@ func (a *agents) start(ctx context.Context, n *node) error {
 		Metrics:     nodeagent.NewMetrics(prometheus.NewRegistry()),
 		NodeName:    name,
 		Namespace:   namespace,
-		LBNodeAgent: lbNodeAgent,
+		LBNodeAgentName: lbNodeAgent,
 		Reconnect:   dialer.CloseAll,
 	}
 	if err := agent.SetupWithManager(mgr); err != nil {

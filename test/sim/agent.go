@@ -49,7 +49,8 @@ func (n *Node) StartAgent() error {
 		Kernel: kernel{n.Kernel, a}, Neighbours: neighbours{a}, Tasks: &a.process,
 		SuspendedFor: n.Clock.suspendedFor,
 		Metrics:      nodeagent.NewMetrics(prometheus.NewRegistry()),
-		NodeName:     n.Name, Namespace: Namespace, LBNodeAgent: Agents, Checkpoint: "checkpoint", Disk: disk{&a.process, n},
+		NodeName:     n.Name, Namespace: Namespace, LBNodeAgentName: Agents,
+		CheckpointPath: "checkpoint", Disk: disk{&a.process, n},
 		OpenExchange: func(iface string) (nodeagent.Exchange, error) { return a.openExchange(iface) },
 	}
 	if n.agent = a; n.isAsleep {
@@ -62,7 +63,7 @@ func (n *Node) StartAgent() error {
 // run runs the agent's components, and fills its cache.
 func (a *agent) run(product *nodeagent.Agent) {
 	n := a.node
-	for _, component := range product.Components() {
+	for _, component := range product.MakeComponents() {
 		a.Go(func() {
 			if err := component.Start(a.ctx); err != nil && !a.isKilled {
 				n.world.Tell(n.Name, "the agent ends: %v", err)

@@ -163,7 +163,7 @@ func (n *Node) setPorts() {
 func (n *Node) SetCarrier(c *NIC, isUp bool) {
 	c.noCarrier = !isUp
 	n.setPorts()
-	n.Kernel.SetUp(c.Name, isUp)
+	n.Kernel.SetLinkUp(c.Name, isUp)
 }
 
 // SwapCables plugs the cables of a node's two interfaces in the wrong way round, or back.

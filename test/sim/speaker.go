@@ -165,7 +165,7 @@ func (k speakerKernel) Addresses(iface string) ([]plan.Address, error) {
 	return slices.DeleteFunc(observed.Addresses, func(a plan.Address) bool { return a.Interface != iface }), err
 }
 
-func (k speakerKernel) OwnAddresses(iface string) ([]netip.Prefix, error) {
+func (k speakerKernel) AgentAddresses(iface string) ([]netip.Prefix, error) {
 	addresses, err := k.Addresses(iface)
 	var own []netip.Prefix
 	for _, a := range addresses {

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// Retry is how long after a file could not be written it is tried again.
-	Retry = 10 * time.Second
+	// RetryInterval is how long after a file could not be written it is tried again.
+	RetryInterval = 10 * time.Second
 	// hungAfter is how long a file may take to be written before the disk counts as one that hangs.
 	hungAfter = 5 * time.Second
-	// LastTimeout is how long a program that stops waits for a file to be written.
-	LastTimeout = time.Second
+	// FinalWriteTimeout is how long a program that stops waits for a file to be written.
+	FinalWriteTimeout = time.Second
 )
 
 // Saver writes a file, by itself: a disk that hangs or is full delays the file and nothing else.
@@ -35,8 +35,8 @@ type Saver struct {
 	Path func() string
 	// Replace writes a file.
 	Replace func(path string, text []byte) error
-	// BeforeLast, if set, is called when the program stops: when it returns, the content is the last.
-	BeforeLast func()
+	// BeforeFinalWrite, if set, is called when the program stops: when it returns, the content is the last.
+	BeforeFinalWrite func()
 	// Changed is signalled when there is something to write, and Wake, if set, when what Problem
 	// returns has changed.
 	Changed, Wake chan struct{}
@@ -126,8 +126,8 @@ func (s *Saver) WriteDue(ctx context.Context) (wait time.Duration, haveEnded boo
 
 // flush writes what is pending, however soon after the last time, when ctx has ended.
 func (s *Saver) flush(ctx context.Context) {
-	if s.BeforeLast != nil {
-		s.BeforeLast()
+	if s.BeforeFinalWrite != nil {
+		s.BeforeFinalWrite()
 	}
 	s.mu.Lock()
 	s.notBefore = time.Time{}
@@ -136,7 +136,7 @@ func (s *Saver) flush(ctx context.Context) {
 }
 
 // write writes the file, and reports whether the write has ended: it waits for
-// LastTimeout at the most after ctx has ended.
+// FinalWriteTimeout at the most after ctx has ended.
 func (s *Saver) write(ctx context.Context, makeContent func() ([]byte, error)) bool {
 	written := make(chan struct{}, 1)
 	var err error
@@ -153,7 +153,7 @@ func (s *Saver) write(ctx context.Context, makeContent func() ([]byte, error)) b
 		outcome = s.Tasks.Wait(ctx, tasks.Forever, written)
 	}
 	if outcome == tasks.Ended {
-		outcome = s.Tasks.Wait(context.WithoutCancel(ctx), LastTimeout, written)
+		outcome = s.Tasks.Wait(context.WithoutCancel(ctx), FinalWriteTimeout, written)
 	}
 	if outcome != 0 {
 		return false
@@ -172,7 +172,7 @@ func (s *Saver) noteWritten(makeContent func() ([]byte, error), err error) {
 			s.notBefore = now.Add(s.Writes.Delay(now))
 		}
 	} else {
-		s.notBefore = now.Add(Retry)
+		s.notBefore = now.Add(RetryInterval)
 		if s.pending == nil {
 			s.pending = makeContent
 		}

@@ -1,5 +1,5 @@
 // Package nstest runs tests in network namespaces of their own: Main all tests of a package,
-// InOwnNamespace a single test. A Neighbour is one more namespace, to which a test connects
+// RunInOwnNamespace a single test. A Neighbour is one more namespace, to which a test connects
 // links.
 package nstest
 
@@ -56,10 +56,10 @@ func testBinary(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// InOwnNamespace reports whether the test runs in a network namespace of its own. If not, it
+// RunInOwnNamespace reports whether the test runs in a network namespace of its own. If not, it
 // runs the test there, in parallel with other such tests, and the test returns. It is for
 // packages of which only some tests need a namespace.
-func InOwnNamespace(t *testing.T) bool {
+func RunInOwnNamespace(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideVariable) != "" {
 		return true

@@ -27,8 +27,8 @@ import (
 	"github.com/purelb/purelb-operator/internal/writeerror"
 )
 
-// Parallel bounds how many statuses are written at a time.
-const Parallel = 4
+// MaxParallelWrites bounds how many statuses are written at a time.
+const MaxParallelWrites = 4
 
 // Reporter writes the statuses of objects to the API server, by itself: nothing else of the
 // program waits for that. For each object it keeps the status that the program last wanted to
@@ -48,10 +48,10 @@ type Reporter[S any] struct {
 	Timeout time.Duration
 	// Rests makes the Reporter rest after reports.
 	Rests pacing.Batch
-	// Failures waits after failed reports: for no longer than MaxUnanswered while the API server does
+	// Failures waits after failed reports: for no longer than MaxUnansweredWait while the API server does
 	// not answer, as it may be back at any time. What it refuses it is likely to refuse again.
-	Failures      pacing.Backoff
-	MaxUnanswered time.Duration
+	Failures          pacing.Backoff
+	MaxUnansweredWait time.Duration
 	// IsSame reports whether two statuses say the same; by reflection, if it is nil.
 	IsSame func(a, b S) bool
 	// Changed is signalled when there is something to write, or may be.
@@ -59,7 +59,7 @@ type Reporter[S any] struct {
 
 	mu sync.Mutex
 	// reports are by the names of the objects that Set was last called with.
-	reports map[string]*entry[S]
+	reports map[string]*wantedStatus[S]
 	// notBefore is until when nothing is written.
 	notBefore time.Time
 }
@@ -70,21 +70,21 @@ type Status[S any] struct {
 	Object client.Object
 	// Before is the latest status of the object, and After the one that it is to have.
 	Before, After S
-	// MayWait is for how long the change may wait.
-	MayWait time.Duration
+	// MaxDelay is for how long the change may wait.
+	MaxDelay time.Duration
 }
 
-// entry is the status of one object, and whether it has been written.
-type entry[S any] struct {
-	key     types.NamespacedName
-	uid     types.UID
-	version string
-	status  S
-	// isPending means that the status has not been written, and due is when it is to be.
+// wantedStatus is the status of one object, and whether it has been written.
+type wantedStatus[S any] struct {
+	key             types.NamespacedName
+	uid             types.UID
+	resourceVersion string
+	status          S
+	// isPending means that the status has not been written, and dueAt is when it is to be.
 	isPending bool
-	due       time.Time
-	// number grows with each status.
-	number int
+	dueAt     time.Time
+	// sequence grows with each status.
+	sequence int
 }
 
 // NeedLeaderElection is false: every node reports.
@@ -101,7 +101,7 @@ func (r *Reporter[S]) Start(ctx context.Context) error {
 			return nil
 		}
 		isFailing := r.isFailing()
-		if _, err := r.Write(ctx); err != nil && ctx.Err() == nil && !isFailing { // once for each outage
+		if _, err := r.WriteDue(ctx); err != nil && ctx.Err() == nil && !isFailing { // once for each outage
 			log.FromContext(ctx).Error(err, "Not everything could be reported")
 		}
 	}
@@ -120,7 +120,7 @@ func (r *Reporter[S]) Latest(obj client.Object, read S) S {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := r.reports[obj.GetName()]
-	if last != nil && last.uid == obj.GetUID() && (last.isPending || last.version == obj.GetResourceVersion()) {
+	if last != nil && last.uid == obj.GetUID() && (last.isPending || last.resourceVersion == obj.GetResourceVersion()) {
 		return last.status
 	}
 	return read
@@ -148,34 +148,34 @@ func (r *Reporter[S]) Set(statuses []Status[S]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before, now := r.reports, r.Tasks.Now()
-	r.reports = make(map[string]*entry[S], len(statuses))
+	r.reports = make(map[string]*wantedStatus[S], len(statuses))
 	for i := range statuses {
 		s := &statuses[i]
 		name, version := s.Object.GetName(), s.Object.GetResourceVersion()
 		key, uid := client.ObjectKeyFromObject(s.Object), s.Object.GetUID()
-		next := &entry[S]{key: key, uid: uid, version: version, status: s.After}
+		next := &wantedStatus[S]{key: key, uid: uid, resourceVersion: version, status: s.After}
 		last := before[name]
 		if last != nil && last.uid != next.uid {
 			last = nil
 		}
 		if last != nil {
-			next.number, next.isPending, next.due = last.number, last.isPending, last.due
+			next.sequence, next.isPending, next.dueAt = last.sequence, last.isPending, last.dueAt
 		}
 		if !r.isSame(s.After, s.Before) {
-			next.number++
-			if !next.isPending || s.MayWait == 0 && now.Before(next.due) {
-				next.isPending, next.due = true, now.Add(s.MayWait)
+			next.sequence++
+			if !next.isPending || s.MaxDelay == 0 && now.Before(next.dueAt) {
+				next.isPending, next.dueAt = true, now.Add(s.MaxDelay)
 			}
 		}
-		if next.isPending || last != nil && last.version == version {
+		if next.isPending || last != nil && last.resourceVersion == version {
 			r.reports[name] = next
 		}
 	}
 }
 
-// Write writes what is due, and returns in how long there is more to write; 0 is when
+// WriteDue writes what is due, and returns in how long there is more to write; 0 is when
 // something changes. It ends at the first request that is not answered in time.
-func (r *Reporter[S]) Write(ctx context.Context) (time.Duration, error) {
+func (r *Reporter[S]) WriteDue(ctx context.Context) (time.Duration, error) {
 	for ctx.Err() == nil {
 		batch, wait := r.dueReports()
 		if len(batch) == 0 {
@@ -196,24 +196,24 @@ func (r *Reporter[S]) Write(ctx context.Context) (time.Duration, error) {
 // dueReports returns some of the statuses that are to be written now or, if there are none, in
 // how long there will be one; 0 is never. Those that have been due for longest come first, so that
 // statuses which change all the time, as those of addresses that a station claims, hold up no other.
-func (r *Reporter[S]) dueReports() ([]entry[S], time.Duration) {
+func (r *Reporter[S]) dueReports() ([]wantedStatus[S], time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.Tasks.Now()
 	rest := max(r.Rests.Delay(now), r.notBefore.Sub(now))
-	var batch []entry[S]
+	var batch []wantedStatus[S]
 	wait := time.Duration(0)
-	byDue := slices.SortedFunc(maps.Values(r.reports), func(a, b *entry[S]) int {
-		return cmp.Or(a.due.Compare(b.due), strings.Compare(a.key.Name, b.key.Name))
+	byDue := slices.SortedFunc(maps.Values(r.reports), func(a, b *wantedStatus[S]) int {
+		return cmp.Or(a.dueAt.Compare(b.dueAt), strings.Compare(a.key.Name, b.key.Name))
 	})
 	for _, report := range byDue {
 		if !report.isPending {
 			continue
 		}
-		switch left := max(report.due.Sub(now), rest); {
+		switch left := max(report.dueAt.Sub(now), rest); {
 		case left > 0 && (wait == 0 || left < wait):
 			wait = left
-		case left <= 0 && len(batch) < Parallel:
+		case left <= 0 && len(batch) < MaxParallelWrites:
 			batch = append(batch, *report)
 		}
 	}
@@ -221,7 +221,7 @@ func (r *Reporter[S]) dueReports() ([]entry[S], time.Duration) {
 }
 
 // noteWritten notes what became of statuses.
-func (r *Reporter[S]) noteWritten(batch []entry[S], errs []error) error {
+func (r *Reporter[S]) noteWritten(batch []wantedStatus[S], errs []error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, err := r.Tasks.Now(), errors.Join(errs...)
@@ -235,18 +235,18 @@ func (r *Reporter[S]) noteWritten(batch []entry[S], errs []error) error {
 		current := r.reports[report.key.Name]
 		switch {
 		case current == nil || current.uid != report.uid:
-		case errs[i] == nil && current.number == report.number:
+		case errs[i] == nil && current.sequence == report.sequence:
 			current.isPending = false
 		case errs[i] == nil: // it has changed since
-			current.due = now
+			current.dueAt = now
 		case isRefusal(errs[i]): // others go first
-			current.due = now.Add(retry)
+			current.dueAt = now.Add(retry)
 		default:
-			current.due = now.Add(min(retry, r.MaxUnanswered))
+			current.dueAt = now.Add(min(retry, r.MaxUnansweredWait))
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) { // nor would the API server answer the next request
-		r.notBefore = now.Add(min(retry, r.MaxUnanswered))
+		r.notBefore = now.Add(min(retry, r.MaxUnansweredWait))
 	}
 	return err
 }
@@ -255,7 +255,7 @@ func (r *Reporter[S]) noteWritten(batch []entry[S], errs []error) error {
 func isRefusal(err error) bool { return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown }
 
 // apply writes one status.
-func (r *Reporter[S]) apply(ctx context.Context, report *entry[S]) error {
+func (r *Reporter[S]) apply(ctx context.Context, report *wantedStatus[S]) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&report.status)
 	if err != nil {
 		return fmt.Errorf("convert the status of %s %s: %w", r.Kind, report.key.Name, err)

@@ -18,7 +18,7 @@ import (
 // docs/trust.md.
 func TestAttackReportsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const count, rounds = 4 * Parallel, 12
+		const count, rounds = 4 * MaxParallelWrites, 12
 		r := &Reporter[purelbv1.AnnouncementStatus]{
 			Tasks: tasks.Goroutines{}, Failures: pacing.Backoff{Min: time.Second, Max: time.Second},
 		}
@@ -26,7 +26,7 @@ func TestAttackReportsTakeTurns(t *testing.T) {
 		want, got := map[string]int{}, map[string]int{}
 		for i := range announcements {
 			announcements[i].Name = fmt.Sprintf("node1-%02d", i)
-			want[announcements[i].Name] = rounds * Parallel / count
+			want[announcements[i].Name] = rounds * MaxParallelWrites / count
 		}
 		changes := int32(0)
 		change := func() {

@@ -89,9 +89,9 @@ func (w *Watchdog) NoteItemTaken() {
 	w.emptyItemSince = time.Time{}
 }
 
-// TestWorker gives the worker an empty item, unless it has not taken the last one yet, or has not begun. A worker for
+// PingWorker gives the worker an empty item, unless it has not taken the last one yet, or has not begun. A worker for
 // which nothing changes has no rounds.
-func (w *Watchdog) TestWorker() {
+func (w *Watchdog) PingWorker() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.giveEmptyItem == nil || !w.emptyItemSince.IsZero() {
@@ -111,9 +111,9 @@ func (w *Watchdog) CheckBlocked() error {
 func (w *Watchdog) checkBlocked(now time.Time) error {
 	switch {
 	case w.isStuckSince(w.roundBegan, now):
-		return w.stuck("a %s has been running for %s", w.options.Round, inSeconds(now.Sub(w.roundBegan)))
+		return w.stuck("a %s has been running for %s", w.options.Round, truncateToSeconds(now.Sub(w.roundBegan)))
 	case w.isStuckSince(w.emptyItemSince, now):
-		return w.stuck("its worker has taken nothing for %s", inSeconds(now.Sub(w.emptyItemSince)))
+		return w.stuck("its worker has taken nothing for %s", truncateToSeconds(now.Sub(w.emptyItemSince)))
 	}
 	return nil
 }
@@ -129,9 +129,9 @@ func (w *Watchdog) Check() error {
 	options := &w.options
 	switch {
 	case w.isStuckSince(w.failingSince, now):
-		return w.stuck("no %s has completed for %s: %w", options.Round, inSeconds(now.Sub(w.failingSince)), w.failure)
+		return w.stuck("no %s has completed for %s: %w", options.Round, truncateToSeconds(now.Sub(w.failingSince)), w.failure)
 	case !w.hasCompleted && options.StartTimeout > 0 && now.Sub(w.startedAt) > options.StartTimeout:
-		return w.stuck("no %s has completed since it started %s ago", options.Round, inSeconds(now.Sub(w.startedAt)))
+		return w.stuck("no %s has completed since it started %s ago", options.Round, truncateToSeconds(now.Sub(w.startedAt)))
 	}
 	return nil
 }
@@ -144,4 +144,4 @@ func (w *Watchdog) isStuckSince(since, now time.Time) bool {
 	return !since.IsZero() && now.Sub(since) > w.options.StuckAfter
 }
 
-func inSeconds(d time.Duration) time.Duration { return d.Truncate(time.Second) }
+func truncateToSeconds(d time.Duration) time.Duration { return d.Truncate(time.Second) }

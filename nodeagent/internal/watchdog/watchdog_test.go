@@ -26,7 +26,7 @@ func TestWatchdog(t *testing.T) {
 		return step{func(w *Watchdog) { w.EndRound(failure) }, wait}
 	}
 	give := step{func(w *Watchdog) { w.SetGiveEmptyItem(func() {}) }, 0}
-	test := func(wait time.Duration) step { return step{(*Watchdog).TestWorker, wait} }
+	test := func(wait time.Duration) step { return step{(*Watchdog).PingWorker, wait} }
 	taken := step{(*Watchdog).NoteItemTaken, 0}
 
 	for _, c := range []struct {
@@ -106,13 +106,13 @@ func TestWatchdog(t *testing.T) {
 // TestEmptyItems gives the worker one item at a time.
 func TestEmptyItems(t *testing.T) {
 	w, given := New(Options{}), 0
-	w.TestWorker() // which has not begun
+	w.PingWorker() // which has not begun
 	w.SetGiveEmptyItem(func() { given++ })
 	for range 2 {
-		w.TestWorker()
+		w.PingWorker()
 	}
 	w.NoteItemTaken()
-	w.TestWorker()
+	w.PingWorker()
 	if given != 2 {
 		t.Errorf("%d items, not 2", given)
 	}

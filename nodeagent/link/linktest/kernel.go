@@ -74,8 +74,8 @@ func (k *Kernel) RemoveRoutes(iface string) {
 	k.notify()
 }
 
-// SetUp sets a link up or down.
-func (k *Kernel) SetUp(name string, up bool) {
+// SetLinkUp sets a link up or down.
+func (k *Kernel) SetLinkUp(name string, up bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range k.links {
@@ -93,9 +93,9 @@ func (k *Kernel) Refuse(addr netip.Addr, err error) {
 	k.errorByAddress[addr] = err
 }
 
-// Calls returns the changes that the agent has made or tried since Calls was last called, in
+// TakeCalls returns the changes that the agent has made or tried since it was last called, in
 // their order, each as "Add 192.0.2.1/24 eth0".
-func (k *Kernel) Calls() []string {
+func (k *Kernel) TakeCalls() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	calls := k.calls

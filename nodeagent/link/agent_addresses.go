@@ -28,16 +28,16 @@ func OpenReader(ownershipPath string) (*Reader, error) {
 	return &Reader{n, ownershipPath}, nil
 }
 
-// OwnAddresses lists the agent's addresses on an interface; none if there is no such interface.
-func (r *Reader) OwnAddresses(iface string) ([]netip.Prefix, error) {
+// AgentAddresses lists the agent's addresses on an interface; none if there is no such interface.
+func (r *Reader) AgentAddresses(iface string) ([]netip.Prefix, error) {
 	addresses, err := r.Addresses(iface)
-	var own []netip.Prefix
+	var ofAgent []netip.Prefix
 	for _, a := range addresses {
 		if a.IsOurs {
-			own = append(own, a.Prefix)
+			ofAgent = append(ofAgent, a.Prefix)
 		}
 	}
-	return own, err
+	return ofAgent, err
 }
 
 // Addresses lists the addresses on an interface; none if there is no such interface. It lists nothing else
@@ -61,7 +61,7 @@ func (r *Reader) Addresses(iface string) ([]plan.Address, error) {
 	var addresses []plan.Address
 	for i := range listed {
 		a := &listed[i]
-		address, ok := withoutInterface(a)
+		address, ok := toAddressWithoutInterface(a)
 		if !ok {
 			continue
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 )
 
-// TestOwnAddresses has another program list the agent's addresses, on kernels that keep tags and on those
+// TestAgentAddresses has another program list the agent's addresses, on kernels that keep tags and on those
 // that do not.
-func TestOwnAddresses(t *testing.T) {
+func TestAgentAddresses(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		open func(*testing.T, string) *Netlink
@@ -39,7 +39,7 @@ func TestOwnAddresses(t *testing.T) {
 			}
 			expect := func(iface string, want ...string) {
 				t.Helper()
-				got, err := reader.OwnAddresses(iface)
+				got, err := reader.AgentAddresses(iface)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -99,12 +99,12 @@ func TestFaultOwnershipFileUnreadable(t *testing.T) {
 	if err := reader.Add(tagged); err != nil {
 		t.Fatal(err)
 	}
-	own, err := reader.OwnAddresses("eth0")
+	own, err := reader.AgentAddresses("eth0")
 	if err != nil || !slices.Equal(own, []netip.Prefix{tagged.Prefix}) {
 		t.Errorf("addresses that all have tags: %v, %v", own, err)
 	}
 	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
-	if own, err := reader.OwnAddresses("eth0"); err == nil {
+	if own, err := reader.AgentAddresses("eth0"); err == nil {
 		t.Errorf("no error, but %v", own)
 	}
 }
