@@ -44,6 +44,24 @@ func TestWhoseAddresses(t *testing.T) {
 	}
 }
 
+// TestPodInterfaces gives a node the interfaces of a container and of a virtual machine, with one MAC for both. It counts
+// as one of pods: the kinds of both are known by the names that netlink has for them, which ip(8) does not show.
+func TestPodInterfaces(t *testing.T) {
+	n := addVethPair(t)
+	nstest.Run(t, "ip link set eth1 address ee:ee:ee:ee:ee:ee")
+	nstest.Run(t, "ip tuntap add name tap0 mode tap")
+	t.Cleanup(func() { nstest.Run(t, "ip link del tap0") })
+	nstest.Run(t, "ip link set tap0 address ee:ee:ee:ee:ee:ee")
+	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
+	observed, err := n.Observe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"ee:ee:ee:ee:ee:ee"}, plan.PodMACs(observed)); diff != "" {
+		t.Errorf("MACs of pods (-want +got):\n%s", diff)
+	}
+}
+
 // TestFaultManyRoutes gives a node the routes of a routing daemon and of many pods: none of them is
 // kept. This test shows the row "it has many thousands of routes, which change all the time (a routing
 // daemon, pods)" of docs/trust.md.

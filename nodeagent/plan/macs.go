@@ -57,8 +57,9 @@ func NodeMACs(selection Selection, observed Observed, interfaces []purelbv1.Node
 	return firstN(macs, maxMACs)
 }
 
-// podKinds are the kinds of interfaces that come and go with pods: the node's ends of their cables.
-var podKinds = []string{"veth", "tun", "netkit"}
+// podKinds are the kinds of interfaces that come and go with pods: the node's ends of their cables, of which those of
+// virtual machines are taps.
+var podKinds = []string{"veth", "tuntap", "netkit"}
 
 // PodMACs returns the Ethernet addresses, ascending, that only interfaces of pods have: such an
 // interface is on no link of the node, and the node's kernel does not answer with its MAC there. It

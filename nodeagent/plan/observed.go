@@ -16,8 +16,8 @@ const Forever = math.MaxUint32 * time.Second
 // NetworkInterface is a network interface of the node.
 type NetworkInterface struct {
 	Name string
-	// Kind as in "ip -d link": dummy, ifb, bridge, veth, …; "device" for
-	// hardware.
+	// Kind as in "ip -d link": dummy, ifb, bridge, veth, …; but "device" for
+	// hardware, and "tuntap" for what ip calls tun, a TAP as well as a TUN.
 	Kind string
 	// MAC, lower case with colons; empty if the link has none.
 	MAC string
