@@ -91,15 +91,16 @@ func (a *Agent) Start(ctx context.Context) error {
 			dueAt = at
 		}
 	}
-	sync := func(syncOnce func() (time.Duration, error)) {
+	sync := func(syncOnce func() (wait time.Duration, hasSynced bool, err error)) {
 		rests.Begin(a.Tasks.Now())
-		wait, err := syncOnce()
+		wait, hasSynced, err := syncOnce()
 		rests.End(a.Tasks.Now())
-		if err == nil {
-			retries.Reset()
-		} else {
+		switch {
+		case err != nil:
 			log.FromContext(ctx).Error(err, "Not everything could be applied")
 			wait = retries.Next()
+		case hasSynced: // a list that failed leaves undone what the last sync could not do
+			retries.Reset()
 		}
 		syncIn(wait)
 	}
@@ -119,7 +120,7 @@ func (a *Agent) Start(ctx context.Context) error {
 			syncIn(statusCheckDelay)
 		case listsHaveChanged:
 			if list, isThere := tryReceive(a.listResults); isThere {
-				sync(func() (time.Duration, error) { return a.syncListed(ctx, list) })
+				sync(func() (time.Duration, bool, error) { return a.syncListed(ctx, list) })
 			}
 			a.beginRequestedList(ctx)
 		case tasks.TimeOver, isWoken:
@@ -132,7 +133,10 @@ func (a *Agent) Start(ctx context.Context) error {
 			if signal == tasks.TimeOver && !now.Before(dueAt) {
 				dueAt = time.Time{}
 			}
-			sync(func() (time.Duration, error) { return a.syncWoken(ctx) })
+			sync(func() (time.Duration, bool, error) {
+				wait, err := a.syncWoken(ctx)
+				return wait, true, err
+			})
 		}
 	}
 	return nil
@@ -287,7 +291,7 @@ func (a *Agent) beginList(ctx context.Context, request listRequest) {
 
 // syncListed syncs when the list that was under way has ended, by the objects that sources.choose
 // says, if any. It returns when to sync again; 0 is when something changes.
-func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Duration, err error) {
+func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Duration, hasSynced bool, err error) {
 	a.state.isListing = false
 	if a.state.isCacheReadDue { // the list may be older than the change that woke the worker meanwhile
 		a.state.isCacheReadDue = false
@@ -309,20 +313,22 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 			pacing.Signal(a.wake) // for what has to be repaired or renewed
 		}
 		wait, err = a.sync(ctx, a.state.objects, true)
+		hasSynced = true
 	case sourceLast: // without anything the agent keeps what the kernel has
 		wait, err = a.sync(ctx, a.state.objects, a.freshness.isFresh())
+		hasSynced = true
 	case sourceNone, sourceLastUntilListed, sourceLastAndList, sourceCache:
 	}
 	if !isOfHeartbeat {
 		pacing.Signal(a.reporter.Changed) // the heartbeat does so once it has renewed the Lease
-		return wait, err
+		return wait, hasSynced, err
 	}
 	if failure == nil && errors.Is(err, errWholeSyncFailed) {
 		failure = err
 	}
 	list.sync.err = failure
 	pacing.Signal(list.sync.done)
-	return wait, err
+	return wait, hasSynced, err
 }
 
 // What the worker does: it gathers, decides, applies and reports.

@@ -2,6 +2,8 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,6 +128,44 @@ func TestBurst(t *testing.T) {
 		w.expect("syncs of the burst, each 10 ms with 40 ms after it", 21, during)
 		w.expect("the first sync, and the one after the burst",
 			[]time.Duration{0, 2 * time.Second}, []time.Duration{observed[0], observed[during]})
+	})
+}
+
+// While an address cannot be added the agent tries less and less often. The lists of the heartbeat that fail meanwhile,
+// as the API server is away, make no difference.
+func TestFailedListsHurryNoRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		w.kernel.Refuse(netip.MustParseAddr("198.51.100.1"), errors.New("refused"))
+		ctx, stop := context.WithCancel(t.Context())
+		defer func() {
+			stop()
+			<-w.workerEnded
+		}()
+		go w.work(ctx)
+		time.Sleep(time.Minute)
+		triesIn := func(beats int, wantErr bool) int {
+			w.kernel.TakeCalls()
+			for range beats {
+				time.Sleep(time.Second)
+				if err := w.syncFromAPIServer(t.Context()); (err != nil) != wantErr {
+					t.Errorf("a list: %v, want an error: %v", err, wantErr)
+				}
+			}
+			return len(w.kernel.TakeCalls())
+		}
+		w.fail(errors.New("away"))
+		w.expect("tries in a minute without the API server", int(time.Minute/maxRetry), triesIn(60, true))
+
+		w.fail(nil)
+		w.kernel.Refuse(netip.MustParseAddr("198.51.100.1"), nil)
+		w.expect("tries once the kernel adds it", 1, triesIn(10, false))
+		time.Sleep(2 * cacheLag) // then the worker lists no more by itself
+		w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
+		w.kernel.Refuse(netip.MustParseAddr("198.51.100.1"), errors.New("refused"))
+		w.fail(errors.New("away"))
+		pacing.Signal(w.wake)
+		w.expect("tries in a second after a sync that succeeded", 3, triesIn(1, true))
 	})
 }
 

@@ -340,7 +340,7 @@ func (w *world) once() (time.Duration, error) {
 	w.turn <- struct{}{}
 	again, err := w.syncWoken(w.t.Context())
 	if w.state.isListing {
-		again, err = w.syncListed(w.t.Context(), <-w.listResults)
+		again, _, err = w.syncListed(w.t.Context(), <-w.listResults)
 	}
 	<-w.turn
 	if w.started {
@@ -364,7 +364,7 @@ func (w *world) listAndSync(isOfHeartbeat bool) error {
 		request.sync = pending
 	}
 	w.beginList(w.t.Context(), request)
-	_, err := w.syncListed(w.t.Context(), <-w.listResults)
+	_, _, err := w.syncListed(w.t.Context(), <-w.listResults)
 	if isOfHeartbeat {
 		return pending.err
 	}
