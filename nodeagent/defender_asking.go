@@ -43,7 +43,8 @@ func (d *defender) keepAskingHeld(ctx context.Context) {
 	next, repeat := now.Add(plan.AskInterval), now.Add(plan.RepeatInterval)
 	var eagerUntil time.Time
 	for {
-		switch d.tasks.Wait(ctx, tasks.Until(d.tasks, earlierTime(next, repeat)), d.carrierReturned) {
+		earlier := slices.MinFunc([]time.Time{next, repeat}, time.Time.Compare)
+		switch d.tasks.Wait(ctx, tasks.Until(d.tasks, earlier), d.carrierReturned) {
 		case tasks.Ended:
 			return
 		case tasks.TimeOver:
@@ -67,14 +68,6 @@ func (d *defender) keepAskingHeld(ctx context.Context) {
 			repeat = d.tasks.Now().Add(plan.RepeatInterval)
 		}
 	}
-}
-
-// earlierTime returns the earlier of two times.
-func earlierTime(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // pickHeld returns the held addresses that are picked.

@@ -2,7 +2,6 @@ package link
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -44,16 +43,10 @@ func (r *Reader) AgentAddresses(iface string) ([]netip.Prefix, error) {
 // of the node, which may have hundreds of thousands of routes. Only where the kernel has addresses
 // without a tag, as kernels do that keep none, it reads the OwnershipFile.
 func (r *Reader) Addresses(iface string) ([]plan.Address, error) {
-	found, err := r.handle.LinkByName(iface)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	listed, err := r.listOn(iface)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("look up %s: %w", iface, err)
-	}
-	listed, err := dump("addresses of "+iface, func() ([]netlink.Addr, error) {
-		return r.handle.AddrList(found, netlink.FAMILY_ALL)
-	})
 	if err != nil {
 		return nil, err
 	}

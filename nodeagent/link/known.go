@@ -67,13 +67,6 @@ func attributesOf(a *netlink.Addr) (addressKey, addressAttributes, bool) {
 	return key, addressAttributes(address), ok
 }
 
-// attributesOn returns what attributesOf returns of an address that the agent puts on a link.
-func attributesOn(link netlink.Link, a *netlink.Addr) (addressKey, addressAttributes, bool) {
-	placed := *a
-	placed.LinkIndex = link.Attrs().Index
-	return attributesOf(&placed)
-}
-
 // isToBeListed reports whether Observe has to list. It does so while changes by others are unknown, and now and
 // then.
 func (k *known) isToBeListed(now time.Time) bool {
@@ -153,12 +146,14 @@ func (k *known) noting(
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		err := do(link, a)
-		key, facts, ok := attributesOn(link, a)
+		placed := *a
+		placed.LinkIndex = link.Attrs().Index
+		key, attributes, ok := attributesOf(&placed)
 		if _, isListed := k.nameByIndex[key.interfaceIndex]; err != nil || !ok || !isListed {
 			k.isCurrent = false
 		}
 		if err == nil && ok && k.indexByKey != nil {
-			note(key, facts)
+			note(key, attributes)
 		}
 		return err
 	}

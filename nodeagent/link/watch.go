@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -114,7 +115,7 @@ func (n *Netlink) WatchLinks(ctx context.Context, changed func([]plan.NetworkInt
 			continue
 		}
 		_ = socket.Close() // receive fails at once, and the loop subscribes and lists again
-		sleep(ctx, resubscribeInterval)
+		tasks.Goroutines{}.Wait(ctx, resubscribeInterval)
 	}
 	return nil
 }
@@ -137,7 +138,7 @@ func resubscribe(ctx context.Context, groups []uint) *nl.NetlinkSocket {
 		if socket, err := subscribe(groups); err == nil {
 			return socket
 		}
-		sleep(ctx, resubscribeInterval)
+		tasks.Goroutines{}.Wait(ctx, resubscribeInterval)
 	}
 	return nil
 }
@@ -164,15 +165,9 @@ func receive(ctx context.Context, socket *nl.NetlinkSocket, received func([]sysc
 // calls, until ctx ends.
 func callForSignals(ctx context.Context, signal <-chan struct{}, changed func()) {
 	batch := pacing.Batch{Gap: notificationGap}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-signal:
-		}
-		if sleep(ctx, batch.Delay(time.Now())); ctx.Err() != nil {
-			return
-		}
+	var runner tasks.Goroutines
+	for runner.Wait(ctx, tasks.Forever, signal) != tasks.Ended &&
+		runner.Wait(ctx, batch.Delay(time.Now())) != tasks.Ended {
 		select {
 		case <-signal: // the call that follows serves this signal, too
 		default:
@@ -180,13 +175,5 @@ func callForSignals(ctx context.Context, signal <-chan struct{}, changed func())
 		batch.Begin(time.Now())
 		changed()
 		batch.End(time.Now())
-	}
-}
-
-// sleep waits for a while, or until ctx ends.
-func sleep(ctx context.Context, wait time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(wait):
 	}
 }

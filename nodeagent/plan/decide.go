@@ -171,7 +171,8 @@ func (d *decisionBuilder) compare() {
 	d.desired = withClaims(d.desired, d.memory.Claims, d.successionIndex, d.in.Now)
 	observed := d.in.Observed
 	if virtual := d.Settings.Selection.VirtualInterface; hasVirtual(d.desired, virtual) {
-		d.VirtualToEnsure, d.IsVirtualMissing = virtual, !observed.HasInterface(virtual)
+		_, exists := observed.interfaceNamed(virtual)
+		d.VirtualToEnsure, d.IsVirtualMissing = virtual, !exists
 		if d.IsVirtualMissing {
 			made := NetworkInterface{Name: virtual, IsOurs: true, IsUp: true}
 			observed.Interfaces = append(slices.Clip(observed.Interfaces), made)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"net/netip"
 	"time"
 
@@ -44,11 +45,7 @@ func (c *Check) isOver(now time.Time) bool {
 // beginCheck returns the Check of a station that is to be asked by itself; nil if it is being
 // asked already, or too many stations are.
 func (d *Defence) beginCheck(addr netip.Addr, state *HeldState, mac string, isClaimant bool, now time.Time) *Check {
-	for other, c := range state.Checks {
-		if c.isOver(now) {
-			delete(state.Checks, other)
-		}
-	}
+	maps.DeleteFunc(state.Checks, func(_ string, c *Check) bool { return c.isOver(now) })
 	if _, isBegun := state.Checks[mac]; isBegun || len(state.Checks) >= MaxChecks {
 		return nil
 	}
@@ -191,11 +188,7 @@ func (s *HeldState) isBeingAsked(mac string, now time.Time) bool {
 // answering since.
 func (s *HeldState) hasAnsweredSinceFresh(mac string, now time.Time) bool {
 	last, isKnown := s.LastAnswerByMAC[mac]
-	if isKnown && now.Sub(last) > answererFor {
-		delete(s.LastAnswerByMAC, mac)
-		return false
-	}
-	return isKnown
+	return isKnown && now.Sub(last) <= answererFor
 }
 
 // rememberAnswerer notes that a station has answered while the agent was fresh, or goes on
@@ -204,9 +197,7 @@ func (s *HeldState) rememberAnswerer(mac string, now time.Time) {
 	if s.LastAnswerByMAC == nil {
 		s.LastAnswerByMAC = map[string]time.Time{}
 	}
-	for other := range s.LastAnswerByMAC {
-		s.hasAnsweredSinceFresh(other, now) // forgets those that have been silent
-	}
+	maps.DeleteFunc(s.LastAnswerByMAC, func(_ string, last time.Time) bool { return now.Sub(last) > answererFor })
 	if _, isKnown := s.LastAnswerByMAC[mac]; isKnown || len(s.LastAnswerByMAC) < MaxAnswerers {
 		s.LastAnswerByMAC[mac] = now
 	}

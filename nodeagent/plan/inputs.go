@@ -49,21 +49,13 @@ type Inputs struct {
 	Claims map[netip.Addr]Claim
 }
 
-// announcesSharedEntries reports whether the node is to announce the shared entries.
-func (in *Inputs) announcesSharedEntries() bool {
-	for i := range in.Announcements {
-		if in.Announcements[i].Spec.IncludeCommonAnnouncements {
-			return true
-		}
-	}
-	return false
-}
-
 // IncludedCommonAnnouncements returns the CommonAnnouncements that the node is to announce: all of its
 // LBNodeAgent, or none.
 func (in *Inputs) IncludedCommonAnnouncements() []purelbv1.CommonAnnouncement {
-	if in.announcesSharedEntries() {
-		return in.CommonAnnouncements
+	for i := range in.Announcements {
+		if in.Announcements[i].Spec.IncludeCommonAnnouncements {
+			return in.CommonAnnouncements
+		}
 	}
 	return nil
 }

@@ -96,12 +96,6 @@ func (o Observed) interfaceNamed(name string) (NetworkInterface, bool) {
 	return NetworkInterface{}, false
 }
 
-// HasInterface reports whether there is a link with the name.
-func (o Observed) HasInterface(name string) bool {
-	_, ok := o.interfaceNamed(name)
-	return ok
-}
-
 // Gateways returns the next hops of default routes, by interface.
 func Gateways(observed Observed) map[string][]netip.Addr { return gatewaysOf(observed, families) }
 

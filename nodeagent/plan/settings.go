@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -74,22 +75,14 @@ func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
 		Probe: ProbeSettings{
 			IsEnabled: ptr.Deref(probe.Enabled, true),
 			Count:     int(ptr.Deref(probe.Count, 2)),
+			Interval:  ptr.Deref(probe.Interval, metav1.Duration{Duration: 100 * time.Millisecond}).Duration,
 		},
 		Announce: AnnounceSettings{
 			IsEnabled: ptr.Deref(garp.Enabled, true),
+			Delay:     ptr.Deref(garp.InitialDelay, metav1.Duration{}).Duration,
 			Count:     int(ptr.Deref(garp.Count, 3)),
+			Interval:  ptr.Deref(garp.Interval, metav1.Duration{Duration: 500 * time.Millisecond}).Duration,
 		},
-	}
-	s.Probe.Interval = 100 * time.Millisecond
-	if probe.Interval != nil {
-		s.Probe.Interval = probe.Interval.Duration
-	}
-	if garp.InitialDelay != nil {
-		s.Announce.Delay = garp.InitialDelay.Duration
-	}
-	s.Announce.Interval = 500 * time.Millisecond
-	if garp.Interval != nil {
-		s.Announce.Interval = garp.Interval.Duration
 	}
 	for _, name := range local.Interfaces {
 		s.Selection.Interfaces = append(s.Selection.Interfaces, string(name))
