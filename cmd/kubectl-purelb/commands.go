@@ -70,7 +70,7 @@ read what the answer depends on.`,
 	root.InitDefaultCompletionCmd()
 	for _, command := range root.Commands() {
 		if command.Name() == "completion" {
-			group(command) // of shells, of which one has to be named
+			withSubcommands(command) // of shells, of which one has to be named
 		}
 	}
 	return root
@@ -79,8 +79,8 @@ read what the answer depends on.`,
 // outputs are what --output can be.
 var outputs = []string{"", "json", "yaml", "wide"}
 
-// group makes a command of commands, of which one has to be named.
-func group(command *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+// withSubcommands makes a command of commands, of which one has to be named.
+func withSubcommands(command *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	command.AddCommand(commands...)
 	command.SuggestionsMinimumDistance = 2
 	command.RunE = func(cmd *cobra.Command, args []string) error {
@@ -104,13 +104,13 @@ func group(command *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return command
 }
 
-// printable is the result of a command.
-type printable interface {
+// textResult is the result of a command.
+type textResult interface {
 	WriteText(w io.Writer, style plugin.Style) error
 }
 
 // print prints a result as --output asks.
-func (c *cli) print(result printable) error {
+func (c *cli) print(result textResult) error {
 	if c.isForPeople() {
 		return result.WriteText(c.out, plugin.Style{Color: c.hasColors, Wide: c.output == "wide"})
 	}
@@ -135,9 +135,9 @@ func (c *cli) printData(result any) error {
 	return encoder.Encode(result)
 }
 
-// progress is where a command that takes its time says what it does. Where the result is for programs, that
+// progressWriter is where a command that takes its time says what it does. Where the result is for programs, that
 // is not where the result goes.
-func (c *cli) progress() io.Writer {
+func (c *cli) progressWriter() io.Writer {
 	if c.isForPeople() {
 		return c.out
 	}
@@ -163,8 +163,8 @@ func needs(usage string, check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// client returns a client of the API server.
-func (c *cli) client() (client.Client, error) {
+// newClient returns a client of the API server.
+func (c *cli) newClient() (client.Client, error) {
 	config, err := c.config.ToRESTConfig()
 	if err != nil {
 		return nil, err
@@ -176,16 +176,16 @@ func (c *cli) client() (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
-// cluster reads the cluster.
-func (c *cli) cluster(ctx context.Context) (*plugin.Cluster, error) { return c.read(ctx, false) }
+// readCluster reads the cluster.
+func (c *cli) readCluster(ctx context.Context) (*plugin.Cluster, error) { return c.read(ctx, false) }
 
-// clusterWithAgents reads the cluster, and sees which agents are alive.
-func (c *cli) clusterWithAgents(ctx context.Context) (*plugin.Cluster, error) {
+// readClusterAndLeases reads the cluster, and watches for about a second which agents renew their Leases.
+func (c *cli) readClusterAndLeases(ctx context.Context) (*plugin.Cluster, error) {
 	return c.read(ctx, true)
 }
 
 func (c *cli) read(ctx context.Context, seeAgents bool) (*plugin.Cluster, error) {
-	api, err := c.client()
+	api, err := c.newClient()
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +207,7 @@ func (c *cli) read(ctx context.Context, seeAgents bool) (*plugin.Cluster, error)
 
 // report prints a result. It returns errUnknown if kinds that the result depends on could not be read,
 // else errProblems if the result shows problems, else nil.
-func (c *cli) report(result printable, unread []plugin.Unread, hasProblems bool) error {
+func (c *cli) report(result textResult, unread []plugin.Unread, hasProblems bool) error {
 	if err := c.print(result); err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (c *cli) report(result printable, unread []plugin.Unread, hasProblems bool)
 func (c *cli) onCluster(command *cobra.Command, report func(*plugin.Cluster) error) *cobra.Command {
 	command.Args = cobra.NoArgs
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
-		cluster, err := c.cluster(cmd.Context())
+		cluster, err := c.readCluster(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -249,7 +249,7 @@ func (c *cli) explainCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		cluster, err := c.clusterWithAgents(cmd.Context())
+		cluster, err := c.readClusterAndLeases(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -259,7 +259,7 @@ func (c *cli) explainCommand() *cobra.Command {
 		}
 		return c.report(explanation, explanation.Unread, len(explanation.WaitsFor) > 0)
 	}
-	explain := group(&cobra.Command{
+	explain := withSubcommands(&cobra.Command{
 		Use: "explain service NAME", Short: "Explain why a Service is as it is", Example: "  kubectl purelb explain svc/web",
 	}, &cobra.Command{
 		Use:     "service NAME",
@@ -310,11 +310,11 @@ func (c *cli) whereCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%q is not an address", args[0])
 			}
-			cluster, err := c.cluster(cmd.Context())
+			cluster, err := c.readCluster(cmd.Context())
 			if err != nil {
 				return err
 			}
-			where := plugin.WhereIs(cluster, address.Unmap())
+			where := plugin.LocateAddress(cluster, address.Unmap())
 			return c.report(where, where.Unread, false)
 		},
 	}
@@ -345,7 +345,7 @@ type planFunc func(ctx context.Context, cluster *plugin.Cluster) (*plugin.PlanLi
 
 // printPlans prints plans, and says by the exit code whether one of them breaks something.
 func (c *cli) printPlans(ctx context.Context, plan planFunc) error {
-	cluster, err := c.clusterWithAgents(ctx)
+	cluster, err := c.readClusterAndLeases(ctx)
 	if err != nil {
 		return err
 	}
@@ -371,8 +371,8 @@ func (c *cli) planCommand() *cobra.Command {
 			})
 		},
 	}
-	recursiveFlag(apply, &isRecursive)
-	return group(&cobra.Command{
+	addRecursiveFlag(apply, &isRecursive)
+	return withSubcommands(&cobra.Command{
 		Use:   "plan",
 		Short: "Say what would move or break after a change, without making it",
 		Long: `Say what would move or break after a change, without making it.
@@ -397,7 +397,7 @@ do what they are asked to do.`,
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return c.printPlans(cmd.Context(), func(_ context.Context, cluster *plugin.Cluster) (*plugin.PlanList, error) {
 					if len(args) == 0 {
-						return plugin.PlanLoseAny(cluster)
+						return plugin.PlanLoseEach(cluster)
 					}
 					return plugin.OnePlan(plugin.PlanLose(cluster, args[0]))
 				})
@@ -407,8 +407,8 @@ do what they are asked to do.`,
 	)
 }
 
-// recursiveFlag adds the flag of commands that read files.
-func recursiveFlag(command *cobra.Command, isRecursive *bool) {
+// addRecursiveFlag adds the flag of commands that read files.
+func addRecursiveFlag(command *cobra.Command, isRecursive *bool) {
 	command.Flags().BoolVarP(isRecursive, "recursive", "R", false, "also read the folders in folders")
 }
 
@@ -436,13 +436,13 @@ The node gets the label node.kubernetes.io/exclude-from-external-load-balancers,
 over what it announces: no request is lost. Pods stay: for these, use kubectl drain afterwards.`,
 		Args: needs("one NODE", cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := c.client()
+			api, err := c.newClient()
 			if err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			drained, err := plugin.Drain(ctx, api, c.managerNamespace, args[0], c.progress())
+			drained, err := plugin.Drain(ctx, api, c.managerNamespace, args[0], c.progressWriter())
 			return printOutcome(c, drained, err)
 		},
 	}
@@ -458,11 +458,11 @@ func (c *cli) undrainCommand() *cobra.Command {
 		Short:             "Let a drained node take addresses again",
 		Args:              needs("one NODE", cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := c.client()
+			api, err := c.newClient()
 			if err != nil {
 				return err
 			}
-			undrained, err := plugin.Undrain(cmd.Context(), api, args[0], force, c.progress())
+			undrained, err := plugin.Undrain(cmd.Context(), api, args[0], force, c.progressWriter())
 			return printOutcome(c, undrained, err)
 		},
 	}
@@ -485,19 +485,19 @@ family no node has two more than another one that may take one of them. The hold
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if isDryRun {
-				cluster, err := c.clusterWithAgents(cmd.Context())
+				cluster, err := c.readClusterAndLeases(cmd.Context())
 				if err != nil {
 					return err
 				}
 				plan := plugin.PlanRebalance(cluster)
 				return c.report(plan, plan.Unread, false)
 			}
-			api, err := c.client()
+			api, err := c.newClient()
 			if err != nil {
 				return err
 			}
 			rebalanced, err := plugin.Rebalance(
-				cmd.Context(), api, c.managerNamespace, c.clusterWithAgents, timeout, c.progress(),
+				cmd.Context(), api, c.managerNamespace, c.readClusterAndLeases, timeout, c.progressWriter(),
 			)
 			return printOutcome(c, rebalanced, err)
 		},
@@ -525,7 +525,7 @@ func (c *cli) validateCommand() *cobra.Command {
 			return c.report(validation, nil, validation.Errors > 0 || strict && validation.Warnings > 0)
 		},
 	}
-	recursiveFlag(validate, &isRecursive)
+	addRecursiveFlag(validate, &isRecursive)
 	validate.Flags().BoolVar(&strict, "strict", false, "warnings are problems, too")
 	return validate
 }
@@ -549,7 +549,7 @@ func (c *cli) supportBundleCommand() *cobra.Command {
 			if err = errors.Join(err, out.Close()); err != nil {
 				return errors.Join(err, os.Remove(file))
 			}
-			if _, err := fmt.Fprintln(c.progress(), "wrote", file); err != nil {
+			if _, err := fmt.Fprintln(c.progressWriter(), "wrote", file); err != nil {
 				return err
 			}
 			for _, u := range unread {
@@ -568,11 +568,11 @@ func (c *cli) supportBundleCommand() *cobra.Command {
 
 // writeSupportBundle writes a support bundle, and returns what is not in it.
 func (c *cli) writeSupportBundle(ctx context.Context, out io.Writer, withLogs bool) ([]plugin.Unread, error) {
-	cluster, err := c.cluster(ctx)
+	cluster, err := c.readCluster(ctx)
 	if err != nil {
 		return nil, err
 	}
-	api, err := c.client()
+	api, err := c.newClient()
 	if err != nil {
 		return nil, err
 	}
@@ -603,7 +603,7 @@ func (c *cli) versionCommand() *cobra.Command {
 			if clientOnly {
 				return c.print(&plugin.Versions{Client: version, IsClientOnly: true})
 			}
-			cluster, err := c.cluster(cmd.Context())
+			cluster, err := c.readCluster(cmd.Context())
 			if err != nil {
 				return errors.Join(err, c.print(&plugin.Versions{Client: version, IsClientOnly: true}))
 			}

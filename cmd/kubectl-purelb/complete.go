@@ -31,7 +31,7 @@ func (c *cli) completeNames(
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	api, err := c.client()
+	api, err := c.newClient()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -36,7 +36,7 @@ func (s schemas) objectToAdmit(ctx context.Context, f *FileObject, namespace str
 		}
 		delete(object.Object, "status") // which is written by itself
 		var errs []error
-		for _, err := range schema.check(ctx, object) {
+		for _, err := range schema.defaultAndCheck(ctx, object) {
 			errs = append(errs, err)
 		}
 		if len(errs) > 0 {

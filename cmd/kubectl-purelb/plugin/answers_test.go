@@ -370,7 +370,7 @@ func TestWhere(t *testing.T) {
 		"in no pool":   {"203.0.113.1", nil, "is in no pool, and no Service has it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := WhereIs(clusterOf(t, row.changes...), netip.MustParseAddr(row.address)).Summary; got != row.want {
+			if got := LocateAddress(clusterOf(t, row.changes...), netip.MustParseAddr(row.address)).Summary; got != row.want {
 				t.Errorf("got  %s\nwant %s", got, row.want)
 			}
 		})
@@ -563,7 +563,7 @@ func TestPlans(t *testing.T) {
 			delete(o.Nodes[i].Labels, v1.LabelAgent)
 		}
 	})
-	if text := textOf(t, must(PlanLoseAny(none))(t)); text != "No node runs an agent.\n" {
+	if text := textOf(t, must(PlanLoseEach(none))(t)); text != "No node runs an agent.\n" {
 		t.Errorf("without agents: %q", text)
 	}
 	if _, err := PlanDrain(clusterOf(t), "node9"); err == nil || err.Error() != "there is no Node node9" {

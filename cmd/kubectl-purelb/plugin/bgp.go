@@ -112,7 +112,7 @@ func (b *BGPState) AreAllUp() bool {
 // WriteText writes the BGPPeers, the sessions and, if Services ask for communities, these; without BGPPeers only that
 // there are none.
 func (b *BGPState) WriteText(w io.Writer, style Style) error {
-	t := newText(w, style)
+	t := newTextWriter(w, style)
 	if len(b.Peers) == 0 {
 		if len(b.Unread) == 0 {
 			t.line("There are no BGPPeers: nothing is advertised by PureLB.")

@@ -24,7 +24,7 @@ type Cluster struct {
 	// IsDefaultLoadBalancer is whether the manager serves Services without a loadBalancerClass.
 	IsDefaultLoadBalancer bool
 	Admission             *allocation.Admission
-	Inputs                placement.Inputs
+	PlacementInputs       placement.Inputs
 }
 
 // NewCluster derives from objects what the manager derives from them. The flags of the manager's
@@ -35,7 +35,7 @@ func NewCluster(ctx context.Context, o *Objects, namespace string) (*Cluster, er
 		return nil, err
 	}
 	c := &Cluster{Objects: o, Namespace: namespace, IsDefaultLoadBalancer: true}
-	if d := o.manager(); d != nil {
+	if d := o.managerDeployment(); d != nil {
 		for _, container := range d.Spec.Template.Spec.Containers {
 			c.IsDefaultLoadBalancer = c.IsDefaultLoadBalancer &&
 				!slices.Contains(container.Args, "--default-load-balancer=false")
@@ -48,7 +48,7 @@ func NewCluster(ctx context.Context, o *Objects, namespace string) (*Cluster, er
 	if c.Admission.InUse, err = controllers.InUse(ctx, o, c.IsDefaultLoadBalancer); err != nil {
 		return nil, err
 	}
-	c.Inputs, err = controllers.PlacementInputs(
+	c.PlacementInputs, err = controllers.PlacementInputs(
 		ctx, o, namespace, c.IsDefaultLoadBalancer, c.livenessOf, newestRenewal(o.Leases),
 	)
 	return c, err

@@ -17,11 +17,11 @@ import (
 	"github.com/purelb/purelb-operator/internal/mergepatch"
 )
 
-// drainedBy is the value of the label that drain puts on a Node. Kubernetes looks at the key only.
-const drainedBy = "kubectl-purelb-drain"
+// drainedLabelValue is the value of the label that drain puts on a Node. Kubernetes looks at the key only.
+const drainedLabelValue = "kubectl-purelb-drain"
 
-// drainPoll is how often drain looks what is left on the node.
-const drainPoll = 250 * time.Millisecond
+// pollInterval is how often drain and rebalance look what a node still has.
+const pollInterval = 250 * time.Millisecond
 
 // DrainOutcome is what came of a drain.
 type DrainOutcome struct {
@@ -35,7 +35,7 @@ type DrainOutcome struct {
 // that it changes. Nothing is changed if that could not be seen; then the result is nil. The label stays when
 // ctx ends first: then the error says what is still there.
 func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Writer) (*DrainOutcome, error) {
-	if err := checkSeesWhatIsLeft(ctx, c, namespace, name); err != nil {
+	if err := checkCanListAnnouncements(ctx, c, namespace, name); err != nil {
 		return nil, fmt.Errorf("node %s is as it was: %w", name, err)
 	}
 	node := &corev1.Node{}
@@ -43,7 +43,7 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 		return nil, err
 	}
 	if _, isExcluded := node.Labels[corev1.LabelNodeExcludeBalancers]; !isExcluded {
-		if err := mergepatch.SetLabel(ctx, c, node, corev1.LabelNodeExcludeBalancers, drainedBy); err != nil {
+		if err := mergepatch.SetLabel(ctx, c, node, corev1.LabelNodeExcludeBalancers, drainedLabelValue); err != nil {
 			return nil, err
 		}
 		_, _ = fmt.Fprintf(w, "node %s is labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
@@ -60,7 +60,7 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 			return result, nil
 		case err == nil:
 			result.Left = left
-			if text := printable(strings.Join(left, ", ")); text != last {
+			if text := printableLine(strings.Join(left, ", ")); text != last {
 				last = text
 				_, _ = fmt.Fprintf(w, "%s left on node %s: %s\n", addressCount(len(left)), name, text)
 			}
@@ -72,13 +72,13 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 			return result, errors.Join(fmt.Errorf("node %s still has %s; the label stays, so the manager goes on: kubectl "+
 				"purelb explain service says why an address cannot leave, and kubectl purelb undrain %s takes it back",
 				name, orElse(last, "its addresses"), name), err)
-		case <-time.After(drainPoll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// checkSeesWhatIsLeft says why it could not be seen what a node announces.
-func checkSeesWhatIsLeft(ctx context.Context, c client.Reader, namespace, node string) error {
+// checkCanListAnnouncements says why it could not be seen what a node announces.
+func checkCanListAnnouncements(ctx context.Context, c client.Reader, namespace, node string) error {
 	var agents v1.LBNodeAgentList
 	switch err := c.List(ctx, &agents, client.InNamespace(namespace)); {
 	case isUnknownKind(err):
@@ -114,7 +114,7 @@ func Undrain(ctx context.Context, c client.Client, name string, force bool, w io
 	case !isExcluded:
 		_, _ = fmt.Fprintf(w, "node %s is not labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
 		return &UndrainOutcome{Node: name}, nil
-	case value != drainedBy && !force:
+	case value != drainedLabelValue && !force:
 		return nil, fmt.Errorf(
 			"node %s has label %s=%s, which kubectl purelb drain has not put there: use --force to remove it", name,
 			corev1.LabelNodeExcludeBalancers, value,

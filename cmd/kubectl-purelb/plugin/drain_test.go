@@ -142,7 +142,7 @@ func TestDrain(t *testing.T) {
 				if err == nil && seconds() < len(row.has)-1 {
 					t.Errorf("it ends after %s, with addresses left", time.Since(start))
 				}
-				labels[corev1.LabelNodeExcludeBalancers] = orElse(row.label, drainedBy)
+				labels[corev1.LabelNodeExcludeBalancers] = orElse(row.label, drainedLabelValue)
 				checkLabels(t, api, labels)
 			})
 		})
@@ -158,7 +158,7 @@ func TestUndrain(t *testing.T) {
 		keeps         bool
 		want, wantErr string
 	}{
-		"a drained node": {label: drainedBy, want: free},
+		"a drained node": {label: drainedLabelValue, want: free},
 		"a node that is not drained": {
 			want: "node node1 is not labelled " + corev1.LabelNodeExcludeBalancers + "\n",
 		},

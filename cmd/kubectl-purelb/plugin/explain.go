@@ -218,7 +218,7 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 	if slices.ContainsFunc([]string{kindNodes, kindLBNodeAgents, kindAnnouncements}, c.isUnread) {
 		return e // where it is, and why, is not known
 	}
-	inputs := c.Inputs
+	inputs := c.PlacementInputs
 	// The gate WireFailover is the manager's: where entries name successors, it is on.
 	inputs.NamesSuccessors = slices.ContainsFunc(
 		inputs.Entries, func(e placement.Entry) bool { return len(e.Spec.Successors) > 0 },
@@ -328,7 +328,7 @@ func stateSince(p announced.Place, a netip.Addr) string {
 
 // WriteText writes the story for people.
 func (e *Explanation) WriteText(w io.Writer, style Style) error {
-	t := newText(w, style)
+	t := newTextWriter(w, style)
 	t.line(fmt.Sprintf("Service %s %s", e.Service, e.Summary))
 	for _, s := range e.WaitsFor {
 		t.line("Waits: " + s)
@@ -343,7 +343,7 @@ func (e *Explanation) WriteText(w io.Writer, style Style) error {
 	return t.flush()
 }
 
-func (a *AddressExplanation) write(t *text) {
+func (a *AddressExplanation) write(t *textWriter) {
 	t.section("Address " + a.Address)
 	for _, part := range [][2]string{
 		{"Pool", a.Pool}, {"Why this one", a.WhyAddress}, {"Shared with", strings.Join(a.SharedWith, ", ")},
@@ -395,7 +395,7 @@ func (a *AddressExplanation) write(t *text) {
 	}
 }
 
-func (a *AddressExplanation) writeNodes(t *text) {
+func (a *AddressExplanation) writeNodes(t *textWriter) {
 	t.header("  NODE", "STATE", "INTERFACE", "SINCE", "WHY")
 	for _, n := range a.Nodes {
 		name := "  " + n.Node

@@ -268,12 +268,20 @@ func TestGolden(t *testing.T) {
 		{"explain-edge", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "edge"))(t) }},
 		{"explain-late", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "late"))(t) }},
 		{"explain-internal", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "internal"))(t) }},
-		{"where-local", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("192.168.1.240")) }},
-		{"where-virtual", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("172.30.0.1")) }},
-		{"where-free", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("192.168.1.242")) }},
-		{"where-nowhere", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("203.0.113.1")) }},
+		{"where-local", func(t *testing.T) result {
+			return LocateAddress(clusterOf(t), netip.MustParseAddr("192.168.1.240"))
+		}},
+		{"where-virtual", func(t *testing.T) result {
+			return LocateAddress(clusterOf(t), netip.MustParseAddr("172.30.0.1"))
+		}},
+		{"where-free", func(t *testing.T) result {
+			return LocateAddress(clusterOf(t), netip.MustParseAddr("192.168.1.242"))
+		}},
+		{"where-nowhere", func(t *testing.T) result {
+			return LocateAddress(clusterOf(t), netip.MustParseAddr("203.0.113.1"))
+		}},
 		{"where-reserved", func(t *testing.T) result {
-			return WhereIs(clusterOf(t, forTenants), netip.MustParseAddr("192.168.1.242"))
+			return LocateAddress(clusterOf(t, forTenants), netip.MustParseAddr("192.168.1.242"))
 		}},
 		{
 			"explain-web-reserved",
@@ -290,7 +298,7 @@ func TestGolden(t *testing.T) {
 			return BGPStateOf(clusterOf(t, func(o *Objects) { o.BGPPeers, o.NodeRoutings = nil, nil }))
 		}},
 		{"plan-drain", func(t *testing.T) result { return must(OnePlan(PlanDrain(clusterOf(t), "node1")))(t) }},
-		{"plan-lose", func(t *testing.T) result { return must(PlanLoseAny(clusterOf(t)))(t) }},
+		{"plan-lose", func(t *testing.T) result { return must(PlanLoseEach(clusterOf(t)))(t) }},
 		{"plan-lose-last", func(t *testing.T) result {
 			return must(OnePlan(PlanLose(clusterOf(t, expire("node2"), expire("node3")), "node1")))(t)
 		}},
@@ -369,7 +377,7 @@ func TestGoldenOfWriting(t *testing.T) {
 	})
 	t.Run("undrain", func(t *testing.T) {
 		var out bytes.Buffer
-		api := apiOf(t, map[string]string{label: drainedBy})
+		api := apiOf(t, map[string]string{label: drainedLabelValue})
 		undrained := must(Undrain(t.Context(), api, "node1", false, &out))(t)
 		compare(t, "undrain", out.Bytes(), undrained)
 	})

@@ -104,11 +104,11 @@ func (o *Objects) isUnread(kind string) bool { return len(o.unreadOf(kind)) > 0 
 
 // kindReader reads the objects of a kind into a list, and takes them from it.
 type kindReader struct {
-	kind    string
-	list    client.ObjectList
-	take    func()
-	options []client.ListOption
-	isNew   bool // an older release does not have the kind
+	kind         string
+	list         client.ObjectList
+	take         func()
+	options      []client.ListOption
+	mayBeMissing bool // an older release does not have the kind
 }
 
 // readerOf returns what reads the objects of a kind into a new list, of which take gets them.
@@ -122,7 +122,7 @@ func readerOf[L any, P interface {
 
 // ofNewKind returns a reader of a kind that an older release does not have.
 func (r kindReader) ofNewKind() kindReader {
-	r.isNew = true
+	r.mayBeMissing = true
 	return r
 }
 
@@ -169,7 +169,7 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace, own string) (*
 		switch {
 		case err == nil:
 			read.take()
-		case read.isNew && isUnknownKind(err):
+		case read.mayBeMissing && isUnknownKind(err):
 		case isUnknownKind(err):
 			o.Unread = append(o.Unread, Unread{read.kind, "the API server does not know this kind"})
 		case apierrors.IsForbidden(err):
@@ -187,8 +187,8 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace, own string) (*
 	return o, nil
 }
 
-// manager returns the manager's Deployment, or nil.
-func (o *Objects) manager() *appsv1.Deployment {
+// managerDeployment returns the manager's Deployment, or nil.
+func (o *Objects) managerDeployment() *appsv1.Deployment {
 	i := slices.IndexFunc(o.Deployments, func(d appsv1.Deployment) bool { return d.Name == managerName })
 	if i < 0 {
 		return nil
@@ -209,8 +209,8 @@ func (o *Objects) put(object client.Object) {
 	}
 }
 
-// current returns the object that has the kind and name of another one, or nil.
-func (o *Objects) current(object client.Object) client.Object {
+// storedNamesake returns the object that has the kind and name of another one, or nil.
+func (o *Objects) storedNamesake(object client.Object) client.Object {
 	switch object.(type) {
 	case *v1.ServiceGroup:
 		return find(o.ServiceGroups, object)

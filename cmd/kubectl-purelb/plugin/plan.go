@@ -75,15 +75,15 @@ func planNode(c *Cluster, node, change string, apply func(*placement.Node)) (*Pl
 	if c.isUnread(kindNodes) {
 		return nil, c.unreadError(kindNodes)
 	}
-	after := c.Inputs
-	after.Nodes = slices.Clone(c.Inputs.Nodes)
+	after := c.PlacementInputs
+	after.Nodes = slices.Clone(c.PlacementInputs.Nodes)
 	i := slices.IndexFunc(after.Nodes, func(n placement.Node) bool { return n.Name == node })
 	if i < 0 {
 		return nil, fmt.Errorf("there is no Node %s", node)
 	}
 	apply(&after.Nodes[i])
 	plan := &Plan{Change: change, Unread: c.unreadOf(placementKinds...)}
-	plan.addMoves(c.Inputs, after)
+	plan.addMoves(c.PlacementInputs, after)
 	plan.conclude()
 	return plan, nil
 }
@@ -213,9 +213,9 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 			}
 			continue
 		}
-		before := changed.current(object)
+		before := changed.storedNamesake(object)
 		if before != nil {
-			asApplied(before, object)
+			keepStoredFields(before, object)
 		}
 		warnings, refusals, err := predictAdmission(ctx, &changed, options, before, object)
 		if err != nil {
@@ -239,29 +239,29 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		plan.addMoves(c.Inputs, handingOver.Inputs, after.Inputs)
+		plan.addMoves(c.PlacementInputs, handingOver.PlacementInputs, after.PlacementInputs)
 		plan.NewlyServed = servedBy(c, after)
 	}
 	plan.conclude()
 	return plan, nil
 }
 
-// asApplied makes of an object of a file what kubectl apply would make of the object that is there:
+// keepStoredFields makes of an object of a file what kubectl apply would make of the object that is there:
 // status and identity stay, as do labels and annotations that the file does not have.
-func asApplied(before, after client.Object) {
-	switch x := after.(type) {
+func keepStoredFields(stored, applied client.Object) {
+	switch x := applied.(type) {
 	case *v1.ServiceGroup:
-		x.Status = before.(*v1.ServiceGroup).Status
+		x.Status = stored.(*v1.ServiceGroup).Status
 	case *v1.LBNodeAgent:
-		x.Status = before.(*v1.LBNodeAgent).Status
+		x.Status = stored.(*v1.LBNodeAgent).Status
 	case *v1.BGPPeer:
-		x.Status = before.(*v1.BGPPeer).Status
+		x.Status = stored.(*v1.BGPPeer).Status
 	}
-	after.SetUID(before.GetUID())
-	after.SetCreationTimestamp(before.GetCreationTimestamp())
-	after.SetGeneration(before.GetGeneration())
-	after.SetLabels(overlaid(before.GetLabels(), after.GetLabels()))
-	after.SetAnnotations(overlaid(before.GetAnnotations(), after.GetAnnotations()))
+	applied.SetUID(stored.GetUID())
+	applied.SetCreationTimestamp(stored.GetCreationTimestamp())
+	applied.SetGeneration(stored.GetGeneration())
+	applied.SetLabels(overlaid(stored.GetLabels(), applied.GetLabels()))
+	applied.SetAnnotations(overlaid(stored.GetAnnotations(), applied.GetAnnotations()))
 }
 
 // overlaid returns what is in either map; the second one counts.
@@ -314,7 +314,7 @@ func orElse(s, otherwise string) string {
 }
 
 func (p *Plan) writeText(w io.Writer, style Style) error {
-	t := newText(w, style)
+	t := newTextWriter(w, style)
 	health := Healthy
 	switch {
 	case len(p.Unread) > 0:
@@ -384,8 +384,8 @@ func OnePlan(plan *Plan, err error) (*PlanList, error) {
 	return &PlanList{Plans: []*Plan{plan}, Unread: plan.Unread}, nil
 }
 
-// PlanLoseAny is what the death of each single node would do: whether the cluster is N-1 safe.
-func PlanLoseAny(c *Cluster) (*PlanList, error) {
+// PlanLoseEach is what the death of each single node would do: whether the cluster is N-1 safe.
+func PlanLoseEach(c *Cluster) (*PlanList, error) {
 	list := &PlanList{Plans: []*Plan{}, Unread: c.unreadOf(placementKinds...)}
 	for _, name := range nodesWithAgent(c.Nodes) {
 		plan, err := PlanLose(c, name)
@@ -405,7 +405,7 @@ func (l *PlanList) BreaksAny() bool {
 // WriteText writes the plans for people.
 func (l *PlanList) WriteText(w io.Writer, style Style) error {
 	if len(l.Plans) == 0 {
-		t := newText(w, style)
+		t := newTextWriter(w, style)
 		if len(l.Unread) == 0 {
 			t.line("No node runs an agent.")
 		}
@@ -414,7 +414,7 @@ func (l *PlanList) WriteText(w io.Writer, style Style) error {
 	}
 	for i, p := range l.Plans {
 		if i > 0 {
-			if err := newText(w, style).printLine(""); err != nil {
+			if err := newTextWriter(w, style).printLine(""); err != nil {
 				return err
 			}
 		}

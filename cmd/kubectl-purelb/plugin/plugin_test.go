@@ -151,11 +151,11 @@ func TestUnread(t *testing.T) {
 			kindBGPPeers,
 		}},
 		"where": {func(c *Cluster) answer {
-			w := WhereIs(c, netip.MustParseAddr("192.168.1.242"))
+			w := LocateAddress(c, netip.MustParseAddr("192.168.1.242"))
 			return answer{w.Summary, w.Unread}
 		}, []string{kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments, kindCommons}},
 		"plan lose": {func(c *Cluster) answer {
-			plans := must(PlanLoseAny(c))(t)
+			plans := must(PlanLoseEach(c))(t)
 			return answer{textOf(t, plans), plans.Unread}
 		}, []string{
 			kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments, kindLBNodeAgents, kindCommons,
@@ -502,7 +502,8 @@ func TestExternalPools(t *testing.T) {
 			t.Errorf("status does not say %q:\n%s", want, text)
 		}
 	}
-	if w := WhereIs(c, netip.MustParseAddr("192.168.1.150")); w.Summary != "is of no Service; whether it is free, the "+
+	w := LocateAddress(c, netip.MustParseAddr("192.168.1.150"))
+	if w.Summary != "is of no Service; whether it is free, the "+
 		"external IPAM system knows" {
 		t.Errorf("192.168.1.150 %s", w.Summary)
 	}
@@ -632,7 +633,9 @@ func TestDrainChangesNothing(t *testing.T) {
 // Undrain removes one label, although it has seen no other: somebody else adds one meanwhile.
 func TestUndrainLeavesOtherLabels(t *testing.T) {
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: drainedBy}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "node1", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: drainedLabelValue},
+		},
 	}
 	api := clientfake.NewClientBuilder().WithScheme(must(NewScheme())(t)).WithObjects(node).Build()
 	late := interceptor.NewClient(api, interceptor.Funcs{

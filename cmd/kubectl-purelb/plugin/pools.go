@@ -45,11 +45,11 @@ type Pool struct {
 	// Problems are what its conditions say besides Ready: the external IPAM system does not
 	// answer or has other records, or nodes claim too many of its addresses.
 	Problems []string `json:"problems,omitempty"`
-	// Limits are who gets its addresses, if not everybody.
-	Limits []string    `json:"limits,omitempty"`
-	IPv4   Usage       `json:"ipv4"`
-	IPv6   Usage       `json:"ipv6"`
-	Ranges []PoolRange `json:"ranges,omitempty"`
+	// Restrictions are who gets its addresses, if not everybody.
+	Restrictions []string    `json:"limits,omitempty"`
+	IPv4         Usage       `json:"ipv4"`
+	IPv6         Usage       `json:"ipv6"`
+	Ranges       []PoolRange `json:"ranges,omitempty"`
 }
 
 // PoolRange is one range of a ServiceGroup.
@@ -97,7 +97,7 @@ func PoolsOf(c *Cluster) []Pool {
 			ready.Status == metav1.ConditionFalse {
 			p.Ready, p.Message = false, ready.Message
 		}
-		p.Problems, p.Limits = problemsOf(sg, p.Message), limitsOf(&verdict.Group)
+		p.Problems, p.Restrictions = problemsOf(sg, p.Message), restrictionsOf(&verdict.Group)
 		if len(verdict.Group.Ranges) > 0 {
 			p.Type = verdict.Group.Type
 			p.addUsage(c, &verdict.Group)
@@ -112,7 +112,7 @@ func (p *Pool) addUsage(c *Cluster, group *allocation.Group) {
 	p.IPv4.Free, p.IPv6.Free = usage.AvailableIPv4, usage.AvailableIPv6
 	p.IPv4.Reserved, p.IPv6.Reserved = usage.ReservedIPv4, usage.ReservedIPv6
 	if n := usage.ReservedIPv4 + usage.ReservedIPv6; n > 0 {
-		p.Limits = append(p.Limits, fmt.Sprintf("reserved for Services that do not have them: %d", n))
+		p.Restrictions = append(p.Restrictions, fmt.Sprintf("reserved for Services that do not have them: %d", n))
 	}
 	for i, r := range group.Ranges {
 		announce := v1.AnnounceVirtual
@@ -129,19 +129,19 @@ func (p *Pool) addUsage(c *Cluster, group *allocation.Group) {
 	}
 }
 
-// limitsOf says whose Services get addresses of a ServiceGroup.
-func limitsOf(group *allocation.Group) []string {
-	var limits []string
+// restrictionsOf says whose Services get addresses of a ServiceGroup.
+func restrictionsOf(group *allocation.Group) []string {
+	var restrictions []string
 	if group.NamespaceSelector != nil {
-		limits = append(limits, "for namespaces with "+group.NamespaceSelector.String())
+		restrictions = append(restrictions, "for namespaces with "+group.NamespaceSelector.String())
 	}
 	switch isDefault := group.Name == v1.DefaultServiceGroup; {
 	case isDefault && !group.AutoAssign:
-		limits = append(limits, "only for Services that name it")
+		restrictions = append(restrictions, "only for Services that name it")
 	case !isDefault && group.AutoAssign:
-		limits = append(limits, "also for Services that name none")
+		restrictions = append(restrictions, "also for Services that name none")
 	}
-	return limits
+	return restrictions
 }
 
 // problemsOf lists what the conditions of a ServiceGroup say besides Ready, and besides a message that is said anyway.
@@ -174,7 +174,7 @@ func PoolListOf(c *Cluster) *PoolList {
 
 // WriteText writes one line for each ServiceGroup; wide, one for each range.
 func (l *PoolList) WriteText(w io.Writer, style Style) error {
-	t := newText(w, style)
+	t := newTextWriter(w, style)
 	switch {
 	case len(l.Pools) > 0:
 		writePools(t, l.Pools, style.Wide)
@@ -185,7 +185,7 @@ func (l *PoolList) WriteText(w io.Writer, style Style) error {
 	return t.flush()
 }
 
-func writePools(t *text, pools []Pool, wide bool) {
+func writePools(t *textWriter, pools []Pool, wide bool) {
 	columns := []string{"GROUP", "TYPE", "READY", "IPV4 USED", "IPV6 USED"}
 	if wide {
 		columns = append(columns, "RANGE", "SUBNET", "ANNOUNCED", "USED")
@@ -195,7 +195,7 @@ func writePools(t *text, pools []Pool, wide bool) {
 		if p.Message != "" {
 			p.Problems = append([]string{p.Message}, p.Problems...)
 		}
-		p.Message = strings.Join(append(p.Problems, p.Limits...), "; ")
+		p.Message = strings.Join(append(p.Problems, p.Restrictions...), "; ")
 		cells := []string{p.Group, string(p.Type), strconv.FormatBool(p.Ready), p.IPv4.String(), p.IPv6.String()}
 		if !wide {
 			t.row(append(cells, p.Message)...)

@@ -22,8 +22,8 @@ import (
 	"github.com/purelb/purelb-operator/internal/order"
 )
 
-// Rebalancing is what spreading the Local addresses again would do.
-type Rebalancing struct {
+// RebalancePlan is what spreading the Local addresses again would do.
+type RebalancePlan struct {
 	// Moves are the handovers, in their order.
 	Moves []RebalanceMove `json:"moves"`
 	// Before and After say how many Local addresses each node has.
@@ -57,9 +57,9 @@ type NodeLoad struct {
 // PlanRebalance plans handovers, one after the other, until no address has a node that its ServiceGroup
 // prefers to the one that has the address, and of each family no node has two addresses more than another one
 // that may take one of them and is preferred no less.
-func PlanRebalance(c *Cluster) *Rebalancing {
-	r := &Rebalancing{Moves: []RebalanceMove{}, Unread: c.unreadOf(placementKinds...)}
-	inputs := withoutRequests(c.Inputs)
+func PlanRebalance(c *Cluster) *RebalancePlan {
+	r := &RebalancePlan{Moves: []RebalanceMove{}, Unread: c.unreadOf(placementKinds...)}
+	inputs := withoutRequests(c.PlacementInputs)
 	now := placement.Place(inputs)
 	r.Before, r.OnTheirWay = loadsOf(&inputs, &now), len(now.Moves)
 	for {
@@ -114,7 +114,7 @@ func nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
 				break
 			}
 			for _, a := range byNode[from] {
-				to, asked := askToHandOver(inputs, from, a.Addr)
+				to, asked := withHandoverRequest(inputs, from, a.Addr)
 				if to != "" && len(byNode[from])-len(byNode[to]) >= 2 && preferences.compare(&a, from, to) >= 0 {
 					return moveOf(&a, from, to, byNode), asked
 				}
@@ -131,8 +131,8 @@ func mostLoadedFirst(byNode map[string][]placement.Address) []string {
 	})
 }
 
-// askToHandOver returns inputs in which a node is asked to hand over an address, and to which node it goes then.
-func askToHandOver(inputs placement.Inputs, from string, addr netip.Addr) (to string, asked placement.Inputs) {
+// withHandoverRequest returns inputs in which a node is asked to hand over an address, and to which node it goes then.
+func withHandoverRequest(inputs placement.Inputs, from string, addr netip.Addr) (to string, asked placement.Inputs) {
 	asked = withoutRequests(inputs)
 	i := slices.IndexFunc(asked.Nodes, func(n placement.Node) bool { return n.Name == from })
 	asked.Nodes[i].AddressToHandOver = addr
@@ -193,7 +193,7 @@ func (p *preferences) nextPreferredHandover(inputs placement.Inputs) (*Rebalance
 				if a.Preference == nil || !slices.ContainsFunc(slices.Collect(maps.Keys(p.nodes)), isBetter) {
 					continue
 				}
-				if to, asked := askToHandOver(inputs, from, a.Addr); to != "" && isBetter(to) {
+				if to, asked := withHandoverRequest(inputs, from, a.Addr); to != "" && isBetter(to) {
 					move := moveOf(a, from, to, byNode)
 					move.Preference = p.describe(a, from, to)
 					return move, asked
@@ -254,8 +254,8 @@ func loadsOf(inputs *placement.Inputs, result *placement.Result) []NodeLoad {
 }
 
 // WriteText writes the handovers, and what nodes have before and after them.
-func (r *Rebalancing) WriteText(w io.Writer, style Style) error {
-	t := newText(w, style)
+func (r *RebalancePlan) WriteText(w io.Writer, style Style) error {
+	t := newTextWriter(w, style)
 	if len(r.Moves) == 0 {
 		t.line("Nothing to move: no ServiceGroup prefers other nodes for an address, and no node has two addresses more " +
 			"than another one that may take one of them.")
@@ -321,7 +321,7 @@ func Rebalance(
 		}
 		m := &plan.Moves[0]
 		_, _ = fmt.Fprintf(w, "%d of %d: %s of %s leaves %s, for %s: %s\n",
-			done+1, most, m.Address, printable(strings.Join(m.Services, ", ")), m.From, m.To, m.why())
+			done+1, most, m.Address, printableLine(strings.Join(m.Services, ", ")), m.From, m.To, m.why())
 		to, err := handOver(ctx, c, namespace, m.From, m.Address, patience)
 		if err != nil {
 			return result, err
@@ -336,7 +336,7 @@ func Rebalance(
 // somebody else asks for a handover, and if not all can be read.
 func planOnceSettled(
 	ctx context.Context, read func(context.Context) (*Cluster, error), patience time.Duration,
-) (*Rebalancing, error) {
+) (*RebalancePlan, error) {
 	end := time.After(patience)
 	for {
 		cluster, err := read(ctx)
@@ -346,7 +346,8 @@ func planOnceSettled(
 		for i := range cluster.Nodes {
 			if a := cluster.Nodes[i].Annotations[v1.AnnotationHandover]; a != "" {
 				return nil, fmt.Errorf("node %s is asked to hand over %s already: wait, or, if nobody does that any more: "+
-					"kubectl annotate node %s %s-", cluster.Nodes[i].Name, printable(a), cluster.Nodes[i].Name, v1.AnnotationHandover)
+					"kubectl annotate node %s %s-", cluster.Nodes[i].Name, printableLine(a), cluster.Nodes[i].Name,
+					v1.AnnotationHandover)
 			}
 		}
 		plan := PlanRebalance(cluster)
@@ -362,7 +363,7 @@ func planOnceSettled(
 		case <-end:
 			return nil, fmt.Errorf("nothing is moved, since %s on the way to a node: kubectl purelb status",
 				addressCount(plan.OnTheirWay))
-		case <-time.After(drainPoll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
@@ -392,7 +393,7 @@ func handOver(
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		to, failed := arrivedAt(ctx, c, namespace, from, address)
+		to, failed := newHolderOf(ctx, c, namespace, from, address)
 		switch {
 		case failed == nil && to != "":
 			return to, nil
@@ -403,14 +404,14 @@ func handOver(
 		case <-ctx.Done():
 			return "", errors.Join(fmt.Errorf("node %s still has %s, or no other node announces it: kubectl purelb where %s. "+
 				"Managers of releases before this one do not know what they are asked for", from, address, address), failed)
-		case <-time.After(drainPoll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// arrivedAt returns the node that announces an address, if it is not the one that is to hand it over, and that
+// newHolderOf returns the node that announces an address, if it is not the one that is to hand it over, and that
 // one does not have it any more.
-func arrivedAt(ctx context.Context, c client.Reader, namespace, from, address string) (to string, err error) {
+func newHolderOf(ctx context.Context, c client.Reader, namespace, from, address string) (to string, err error) {
 	var list v1.AnnouncementList
 	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return "", err

@@ -56,7 +56,7 @@ func hold(inputs *placement.Inputs, a netip.Addr, node string) {
 }
 
 func clusterWith(inputs placement.Inputs) *Cluster {
-	return &Cluster{Objects: &Objects{}, Inputs: inputs}
+	return &Cluster{Objects: &Objects{}, PlacementInputs: inputs}
 }
 
 // loadsIn returns how many IPv4 addresses each node has.
@@ -309,7 +309,7 @@ func (m *managed) place(node *corev1.Node) {
 func (m *managed) read(ctx context.Context) (*Cluster, error) {
 	var nodes corev1.NodeList
 	err := m.api.List(ctx, &nodes)
-	return &Cluster{Objects: &Objects{Nodes: nodes.Items}, Inputs: m.inputs}, err
+	return &Cluster{Objects: &Objects{Nodes: nodes.Items}, PlacementInputs: m.inputs}, err
 }
 
 // Each node is asked for one address at a time, and for none any more as soon as another node has it.

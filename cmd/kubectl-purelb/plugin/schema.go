@@ -74,8 +74,8 @@ func newKindSchema(props *apiextensionsv1.JSONSchemaProps) (*kindSchema, error) 
 	return &kindSchema{structural, openAPI, cel.NewValidator(structural, true, apiservercel.PerCallLimit)}, nil
 }
 
-// check returns what the API server would refuse. It also sets the defaults in the object.
-func (s *kindSchema) check(ctx context.Context, object *unstructured.Unstructured) field.ErrorList {
+// defaultAndCheck sets the defaults in the object, and returns what the API server would refuse.
+func (s *kindSchema) defaultAndCheck(ctx context.Context, object *unstructured.Unstructured) field.ErrorList {
 	var errs field.ErrorList
 	pruned := object.DeepCopy()
 	for _, path := range pruning.PruneWithOptions(

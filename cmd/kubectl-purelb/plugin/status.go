@@ -98,7 +98,7 @@ func (s *Status) add(severity Health, alert, object, format string, args ...any)
 }
 
 func (s *Status) addComponents(c *Cluster) {
-	if d := c.manager(); d != nil {
+	if d := c.managerDeployment(); d != nil {
 		desired := int32(1)
 		if d.Spec.Replicas != nil {
 			desired = *d.Spec.Replicas
@@ -343,7 +343,7 @@ func count(n int, noun string) string {
 
 // WriteText writes the status for people: what needs attention first.
 func (s *Status) WriteText(w io.Writer, style Style) error {
-	t := newText(w, style)
+	t := newTextWriter(w, style)
 	t.healthLine(s.Health, s.Summary)
 	if len(s.Problems) > 0 {
 		t.section("Problems")

@@ -17,10 +17,10 @@ type Style struct {
 	Wide bool
 }
 
-// text writes lines and tables. Of what it is given it writes only what is printable: others,
+// textWriter writes lines and tables. Of what it is given it writes only what is printable: others,
 // such as agents, have written some of it, and could otherwise forge rows and command the
 // terminal. The first error is kept until flush.
-type text struct {
+type textWriter struct {
 	out   io.Writer
 	style Style
 	// table is the table that is being written, to rows.
@@ -31,9 +31,9 @@ type text struct {
 	err      error
 }
 
-func newText(w io.Writer, style Style) *text { return &text{out: w, style: style} }
+func newTextWriter(w io.Writer, style Style) *textWriter { return &textWriter{out: w, style: style} }
 
-func (t *text) endTable() {
+func (t *textWriter) endTable() {
 	if t.table != nil && t.err == nil {
 		t.err = t.table.Flush()
 	}
@@ -47,21 +47,21 @@ func (t *text) endTable() {
 	t.rows.Reset()
 }
 
-// printable returns a text in one line of printable letters, behind the spaces that it begins
+// printableLine returns a text in one line of printable letters, behind the spaces that it begins
 // with.
-func printable(s string) string {
+func printableLine(s string) string {
 	rest := strings.TrimLeft(s, " ")
 	return s[:len(s)-len(rest)] + textlimit.Line(rest)
 }
 
 // line writes one line that is not part of a table.
-func (t *text) line(s string) { t.writeLine(printable(s)) }
+func (t *textWriter) line(s string) { t.writeLine(printableLine(s)) }
 
 // healthLine writes a line that says how something is.
-func (t *text) healthLine(h Health, s string) { t.writeLine(t.health(h, s)) }
+func (t *textWriter) healthLine(h Health, s string) { t.writeLine(t.health(h, s)) }
 
 // writeLine writes a line that is printable.
-func (t *text) writeLine(s string) {
+func (t *textWriter) writeLine(s string) {
 	t.endTable()
 	if t.err == nil {
 		_, t.err = fmt.Fprintln(t.out, s)
@@ -70,7 +70,7 @@ func (t *text) writeLine(s string) {
 }
 
 // emptyLine parts what follows from what is before it, if something is.
-func (t *text) emptyLine() {
+func (t *textWriter) emptyLine() {
 	t.endTable()
 	if t.hasLines {
 		t.line("")
@@ -78,45 +78,45 @@ func (t *text) emptyLine() {
 }
 
 // section begins a part of the text.
-func (t *text) section(title string) {
+func (t *textWriter) section(title string) {
 	t.emptyLine()
 	t.line(title)
 }
 
 // header begins a table.
-func (t *text) header(columns ...string) {
+func (t *textWriter) header(columns ...string) {
 	t.endTable()
 	t.table = tabwriter.NewWriter(&t.rows, 0, 0, 3, ' ', 0)
 	t.row(columns...)
 }
 
 // row writes one row of a table.
-func (t *text) row(cells ...string) {
+func (t *textWriter) row(cells ...string) {
 	written := make([]string, 0, len(cells))
 	for _, cell := range cells {
-		written = append(written, printable(cell))
+		written = append(written, printableLine(cell))
 	}
 	t.writeRow(written)
 }
 
 // healthRow writes one row of a table whose first cell says how something is.
-func (t *text) healthRow(h Health, first string, others ...string) {
+func (t *textWriter) healthRow(h Health, first string, others ...string) {
 	written := []string{t.health(h, first)}
 	for _, cell := range others {
-		written = append(written, printable(cell))
+		written = append(written, printableLine(cell))
 	}
 	t.writeRow(written)
 }
 
 // writeRow writes a row of printable cells.
-func (t *text) writeRow(cells []string) {
+func (t *textWriter) writeRow(cells []string) {
 	if t.err == nil {
 		_, t.err = fmt.Fprintln(t.table, strings.Join(cells, "\t")+"\t")
 	}
 }
 
 // unread says what could not be read.
-func (t *text) unread(kinds []Unread) {
+func (t *textWriter) unread(kinds []Unread) {
 	if len(kinds) == 0 {
 		return
 	}
@@ -128,8 +128,8 @@ func (t *text) unread(kinds []Unread) {
 
 // health returns a text in printable letters, coloured by a state. In a table every cell of the
 // column has to be coloured, or none: an escape counts as text.
-func (t *text) health(h Health, s string) string {
-	s = printable(s)
+func (t *textWriter) health(h Health, s string) string {
+	s = printableLine(s)
 	if !t.style.Color {
 		return s
 	}
@@ -137,13 +137,13 @@ func (t *text) health(h Health, s string) string {
 	return color + s + "\x1b[0m"
 }
 
-func (t *text) flush() error {
+func (t *textWriter) flush() error {
 	t.endTable()
 	return t.err
 }
 
 // printLine writes one line and nothing else.
-func (t *text) printLine(s string) error {
+func (t *textWriter) printLine(s string) error {
 	t.line(s)
 	return t.err
 }

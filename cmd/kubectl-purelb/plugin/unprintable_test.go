@@ -19,7 +19,7 @@ func TestAttackForgedRow(t *testing.T) {
 	const forged = "node9   eth0   02:00:00:00:00:09   Local   Announced"
 	addr := netip.MustParseAddr("192.168.1.240")
 	for name, texts := range map[string]func(*Cluster) result{
-		"where":  func(c *Cluster) result { return WhereIs(c, addr) },
+		"where":  func(c *Cluster) result { return LocateAddress(c, addr) },
 		"status": func(c *Cluster) result { return StatusOf(c) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -142,13 +142,14 @@ func (v *Validation) warn(f *FileObject, warnings ...string) {
 
 // WriteText writes one line for each finding, and one with the counts.
 func (v *Validation) WriteText(w io.Writer, style Style) error {
-	t := newText(w, style)
+	t := newTextWriter(w, style)
 	for _, f := range v.Findings {
 		health := Degraded
 		if f.Severity == "error" {
 			health = Critical
 		}
-		t.writeLine(printable(f.File+": "+f.Object+":") + " " + t.health(health, f.Severity) + ": " + printable(f.Message))
+		where := printableLine(f.File + ": " + f.Object + ":")
+		t.writeLine(where + " " + t.health(health, f.Severity) + ": " + printableLine(f.Message))
 	}
 	t.line(fmt.Sprintf(
 		"%s checked, %d of other kinds skipped: %s, %s", count(v.Checked, "object"), v.Skipped, count(v.Errors, "error"),

@@ -30,7 +30,7 @@ func VersionsOf(c *Cluster, clientVersion string) *Versions {
 
 // WriteText writes the versions for people.
 func (v *Versions) WriteText(w io.Writer, style Style) error {
-	t := newText(w, style)
+	t := newTextWriter(w, style)
 	t.line("kubectl-purelb " + v.Client)
 	for _, image := range v.Images {
 		t.line("running: " + image)

@@ -10,20 +10,20 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// Where says where one address is.
-type Where struct {
+// AddressLocation says where one address is.
+type AddressLocation struct {
 	Address string `json:"address"`
 	// Summary in one sentence.
 	Summary string `json:"summary"`
 	// Services that have the address.
-	Services []string    `json:"services,omitempty"`
-	Pool     string      `json:"pool,omitempty"`
-	Nodes    []WhereNode `json:"nodes,omitempty"`
-	Unread   []Unread    `json:"unread,omitempty"`
+	Services []string      `json:"services,omitempty"`
+	Pool     string        `json:"pool,omitempty"`
+	Nodes    []AddressNode `json:"nodes,omitempty"`
+	Unread   []Unread      `json:"unread,omitempty"`
 }
 
-// WhereNode is a node that has an address, or is to have it.
-type WhereNode struct {
+// AddressNode is a node that has an address, or is to have it.
+type AddressNode struct {
 	Node      string          `json:"node"`
 	Interface string          `json:"interface"`
 	MAC       string          `json:"mac,omitempty"` // of that interface: what the neighbours' tables have to say
@@ -32,52 +32,52 @@ type WhereNode struct {
 	Message   string          `json:"message,omitempty"`
 }
 
-// WhereIs says where an address is.
-func WhereIs(c *Cluster, a netip.Addr) *Where {
-	w := &Where{Address: a.String(), Unread: c.unreadOf(append([]string{kindCommons}, allocationKinds...)...)}
+// LocateAddress says where an address is.
+func LocateAddress(c *Cluster, a netip.Addr) *AddressLocation {
+	l := &AddressLocation{Address: a.String(), Unread: c.unreadOf(append([]string{kindCommons}, allocationKinds...)...)}
 	isExternal, reservedFor := false, ""
 	if group, r, found := c.Admission.Catalog.GroupContaining(a); found {
 		isExternal, reservedFor = group.IsExternal(), group.Reservations[a]
-		w.Pool = fmt.Sprintf("ServiceGroup %s, range %s in %s", group.Name, r, r.Subnet)
+		l.Pool = fmt.Sprintf("ServiceGroup %s, range %s in %s", group.Name, r, r.Subnet)
 	}
 	seen := map[string]bool{}
 	for _, s := range c.Admission.InUse.ServicesWith(a) {
-		w.Services = append(w.Services, s.String())
+		l.Services = append(l.Services, s.String())
 		for _, p := range announced.PlacesOf(s.String(), c.Announcements, c.Commons, c.Announcements) {
 			if p.Address != a.String() || seen[p.Node] {
 				continue
 			}
 			seen[p.Node] = true
-			w.Nodes = append(
-				w.Nodes, WhereNode{p.Node, p.Interface, macOf(p.Announcement, p.Interface), p.Type, p.State, p.Message},
+			l.Nodes = append(
+				l.Nodes, AddressNode{p.Node, p.Interface, macOf(p.Announcement, p.Interface), p.Type, p.State, p.Message},
 			)
 		}
 	}
 	switch {
 	case c.Admission.NodeAddresses[a] != "":
-		w.Summary = "is " + c.Admission.NodeAddresses[a] + ": no Service gets it"
-	case len(w.Services) > 0:
-		w.Summary = "is of " + strings.Join(w.Services, ", ") + " and announced by " + strings.Join(w.announcers(), ", ")
-		if len(w.announcers()) == 0 {
-			w.Summary = "is of " + strings.Join(w.Services, ", ") + ", and no node announces it"
+		l.Summary = "is " + c.Admission.NodeAddresses[a] + ": no Service gets it"
+	case len(l.Services) > 0:
+		l.Summary = "is of " + strings.Join(l.Services, ", ") + " and announced by " + strings.Join(l.announcers(), ", ")
+		if len(l.announcers()) == 0 {
+			l.Summary = "is of " + strings.Join(l.Services, ", ") + ", and no node announces it"
 		}
 	case isExternal:
-		w.Summary = "is of no Service; whether it is free, the external IPAM system knows"
+		l.Summary = "is of no Service; whether it is free, the external IPAM system knows"
 	case reservedFor != "":
-		w.Summary = "is of no Service, and reserved for " + reservedFor
-	case w.Pool != "":
-		w.Summary = "is free"
+		l.Summary = "is of no Service, and reserved for " + reservedFor
+	case l.Pool != "":
+		l.Summary = "is free"
 	default:
-		w.Summary = "is in no pool, and no Service has it"
+		l.Summary = "is in no pool, and no Service has it"
 	}
-	if len(w.Unread) > 0 {
-		w.Summary = "is unknown, since " + describeUnread(w.Unread) + "; by what was read it " + w.Summary
+	if len(l.Unread) > 0 {
+		l.Summary = "is unknown, since " + describeUnread(l.Unread) + "; by what was read it " + l.Summary
 	}
-	return w
+	return l
 }
 
-func (w *Where) announcers() (nodes []string) {
-	for _, n := range w.Nodes {
+func (l *AddressLocation) announcers() (nodes []string) {
+	for _, n := range l.Nodes {
 		if n.State == v1.StateAnnounced {
 			nodes = append(nodes, n.Node)
 		}
@@ -96,18 +96,18 @@ func macOf(a *v1.Announcement, iface string) string {
 }
 
 // WriteText writes where the address is, for people.
-func (w *Where) WriteText(out io.Writer, style Style) error {
-	t := newText(out, style)
-	t.line(w.Address + " " + w.Summary)
-	if w.Pool != "" {
-		t.line("Pool: " + w.Pool)
+func (l *AddressLocation) WriteText(out io.Writer, style Style) error {
+	t := newTextWriter(out, style)
+	t.line(l.Address + " " + l.Summary)
+	if l.Pool != "" {
+		t.line("Pool: " + l.Pool)
 	}
-	if len(w.Nodes) > 0 {
+	if len(l.Nodes) > 0 {
 		t.header("NODE", "INTERFACE", "MAC", "TYPE", "STATE", "MESSAGE")
-		for _, n := range w.Nodes {
+		for _, n := range l.Nodes {
 			t.row(n.Node, n.Interface, n.MAC, string(n.Type), string(n.State), n.Message)
 		}
 	}
-	t.unread(w.Unread)
+	t.unread(l.Unread)
 	return t.flush()
 }
