@@ -31,7 +31,7 @@ func TestAttackForgedClaim(t *testing.T) {
 				w := defended(t, func(a *purelbv1.AnnouncedAddress) { a.HandingOver = leaving })
 				for range 300 {
 					w.neighbours.claim("192.0.2.1", stranger)
-					w.neighbours.say(neigh.Message{Kind: neigh.Request, Addr: netip.MustParseAddr("192.0.2.1"), MAC: stranger})
+					w.neighbours.say(neigh.Message{Kind: neigh.ARPRequest, Addr: netip.MustParseAddr("192.0.2.1"), MAC: stranger})
 					time.Sleep(100 * time.Millisecond)
 				}
 				w.settle()
@@ -56,7 +56,7 @@ func TestAttackForgedClaim(t *testing.T) {
 func TestAttackKnownStation(t *testing.T) {
 	for name, befriend := range map[string]func(w *world){
 		"an ordinary packet": func(w *world) {
-			w.neighbours.say(neigh.Message{Kind: neigh.Request, Addr: netip.MustParseAddr("192.0.2.1"), MAC: stranger})
+			w.neighbours.say(neigh.Message{Kind: neigh.ARPRequest, Addr: netip.MustParseAddr("192.0.2.1"), MAC: stranger})
 			synctest.Wait()
 			w.expect("defences against an ordinary packet", 1, len(w.neighbours.heard()))
 		},
@@ -266,7 +266,7 @@ type port struct {
 	// isCutOff means that no frame of this port reaches another, nor one of another this port.
 	isCutOff bool
 	// answers are those that the port's Exchange has not passed on yet.
-	answers []neigh.Heard
+	answers []neigh.ExchangeAnswer
 }
 
 // delay is how long a frame takes.
@@ -309,7 +309,7 @@ func (p *port) hear(m neigh.Message) {
 
 func (p *port) Announce(_ string, addr netip.Addr) error {
 	for _, o := range p.others() {
-		o.hear(neigh.Message{Kind: neigh.Request, Addr: addr, MAC: p.mac, IsGratuitous: true})
+		o.hear(neigh.Message{Kind: neigh.ARPRequest, Addr: addr, MAC: p.mac, IsGratuitous: true})
 	}
 	return nil
 }
@@ -321,7 +321,7 @@ func (p *port) Ask(q neigh.Question) error {
 	return nil
 }
 
-func (*port) ExcludePodMACs([]string) {}
+func (*port) SetPodMACs([]string) {}
 
 func (p *port) AskStation(q neigh.Question, to neigh.MAC) error {
 	for _, o := range p.others() {
@@ -336,12 +336,12 @@ func (p *port) ask(o *port, addr netip.Addr) {
 	time.AfterFunc(delay, func() {
 		if o.has(addr) {
 			p.hear(answerOf(addr, o.mac))
-			p.noteAnswer(neigh.Heard{Addr: addr, MAC: o.mac, IsDirect: true})
+			p.noteAnswer(neigh.ExchangeAnswer{Addr: addr, MAC: o.mac, IsDirectAnswer: true})
 		}
 	})
 }
 
-func (p *port) noteAnswer(h neigh.Heard) {
+func (p *port) noteAnswer(h neigh.ExchangeAnswer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answers = append(p.answers, h)
@@ -349,13 +349,13 @@ func (p *port) noteAnswer(h neigh.Heard) {
 
 func (p *port) Probe(
 	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
-) map[netip.Addr]neigh.Answer {
-	answers := map[netip.Addr]neigh.Answer{}
+) map[netip.Addr]neigh.ProbeResult {
+	answers := map[netip.Addr]neigh.ProbeResult{}
 	for range count {
 		for _, q := range questions {
 			for _, o := range p.others() {
 				if o.has(q.Addr) {
-					answers[q.Addr] = neigh.Answer{MAC: o.mac}
+					answers[q.Addr] = neigh.ProbeResult{MAC: o.mac}
 				}
 			}
 		}

@@ -29,7 +29,7 @@ type linkedNeighbours struct {
 func (n linkedNeighbours) Ask(q neigh.Question) error {
 	n.x.mu.Lock()
 	if mac, answers := n.x.stations[q.Addr]; answers {
-		n.x.heard = append(n.x.heard, neigh.Heard{Addr: q.Addr, MAC: mac, IsDirect: true})
+		n.x.heard = append(n.x.heard, neigh.ExchangeAnswer{Addr: q.Addr, MAC: mac, IsDirectAnswer: true})
 	}
 	n.x.mu.Unlock()
 	return n.neighbours.Ask(q)

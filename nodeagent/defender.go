@@ -262,8 +262,9 @@ func (d *defender) hear(ctx context.Context, iface string, m neigh.Message) {
 	isGateway := slices.Contains(d.gateways.macsOf(iface), m.MAC)
 	isFresh, now := d.freshness.isFresh(), d.tasks.Now()
 	frame := plan.Frame{
-		Addr: m.Addr, MAC: m.MAC.String(), IsRequest: m.Kind == neigh.Request, IsAdvertisement: m.Kind == neigh.Advertisement,
-		IsGratuitous: m.IsGratuitous, IsDirect: m.IsDirect,
+		Addr: m.Addr, MAC: m.MAC.String(), IsRequest: m.Kind == neigh.ARPRequest,
+		IsAdvertisement: m.Kind == neigh.NeighbourAdvertisement,
+		IsGratuitous:    m.IsGratuitous, IsDirect: m.IsDirect,
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

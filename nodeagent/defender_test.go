@@ -320,7 +320,7 @@ func returned(t *testing.T, cutOff time.Duration) *world {
 	go func() { _ = w.announcer.Start(t.Context()) }()
 	w.freshness.noteRenewed(time.Now())
 	w.settle()
-	w.neighbours.say(neigh.Message{Kind: neigh.Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: oldHolder})
+	w.neighbours.say(neigh.Message{Kind: neigh.ARPReply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: oldHolder})
 	time.Sleep(cutOff)
 	w.kernel.TakeCalls()
 	return w

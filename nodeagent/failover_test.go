@@ -26,7 +26,7 @@ func (x portExchange) SendEcho(addr, _ netip.Addr, station neigh.MAC, number uin
 		if o.mac == station {
 			time.AfterFunc(delay, func() {
 				if o.has(addr) {
-					x.noteAnswer(neigh.Heard{Number: number, IsEcho: true, Addr: addr, MAC: o.mac})
+					x.noteAnswer(neigh.ExchangeAnswer{Sequence: number, IsEcho: true, Addr: addr, MAC: o.mac})
 				}
 			})
 		}
@@ -34,7 +34,7 @@ func (x portExchange) SendEcho(addr, _ netip.Addr, station neigh.MAC, number uin
 	return nil
 }
 
-func (x portExchange) Drain(heard func(neigh.Heard)) error {
+func (x portExchange) Drain(heard func(neigh.ExchangeAnswer)) error {
 	x.mu.Lock()
 	answers := x.answers
 	x.answers = nil

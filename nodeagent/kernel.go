@@ -59,9 +59,9 @@ type Addresses interface {
 // Neighbours is what the agent needs of the stations on the node's links.
 type Neighbours interface {
 	Stations
-	// ExcludePodMACs replaces the MAC addresses that only interfaces of pods have: they are not the
+	// SetPodMACs replaces the MAC addresses that only interfaces of pods have: they are not the
 	// node's own, and a station that has one is another.
-	ExcludePodMACs(macs []string)
+	SetPodMACs(macs []string)
 }
 
 // Stations asks and tells the stations on the node's links.
@@ -70,7 +70,9 @@ type Stations interface {
 	Announce(iface string, addr netip.Addr) error
 	// Probe asks which stations have the addresses. No station has an address that is not
 	// in the result.
-	Probe(ctx context.Context, questions []neigh.Question, count int, interval time.Duration) map[netip.Addr]neigh.Answer
+	Probe(
+		ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
+	) map[netip.Addr]neigh.ProbeResult
 	// Ask asks the whole link once; Listen passes the answer on.
 	Ask(neigh.Question) error
 	// AskStation asks one station once; Listen passes the answer on.

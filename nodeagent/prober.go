@@ -46,7 +46,7 @@ func (p *prober) ask(ctx context.Context, questions []neigh.Question, settings p
 	})
 }
 
-func probeOf(answer neigh.Answer, now time.Time) plan.ProbeState {
+func probeOf(answer neigh.ProbeResult, now time.Time) plan.ProbeState {
 	probe := plan.ProbeState{AnsweredAt: now, Err: answer.Err}
 	if answer.MAC != (neigh.MAC{}) {
 		probe.MAC = answer.MAC.String()

@@ -95,7 +95,7 @@ func (r *reachability) runRound(ctx context.Context) {
 			continue
 		}
 		question := r.defender.questionIgnoringGateways(q.Interface, q.Addr, q.MACs)
-		question.IsOrdinary = true
+		question.IsAddressResolution = true
 		byLink[q.Interface] = append(byLink[q.Interface], question)
 	}
 	for iface, questions := range order.ByKey(byLink, strings.Compare) {
@@ -114,7 +114,7 @@ func (r *reachability) runRound(ctx context.Context) {
 	}
 }
 
-func reachAnswerOf(answer neigh.Answer) reach.Answer {
+func reachAnswerOf(answer neigh.ProbeResult) reach.Answer {
 	if answer.MAC == (neigh.MAC{}) {
 		return reach.Answer{Err: answer.Err}
 	}

@@ -28,7 +28,7 @@ type Exchange interface {
 	SendEcho(addr, sender netip.Addr, station neigh.MAC, number uint16) error
 	// Drain passes on all answers that have come since the last time, and does not wait for
 	// others. It returns neigh.ErrLost if some may be missing.
-	Drain(heard func(neigh.Heard)) error
+	Drain(heard func(neigh.ExchangeAnswer)) error
 	Close() error
 }
 
@@ -215,10 +215,10 @@ func (w *watching) watchLink(ctx context.Context, l *watchedLink) (err error) {
 func (w *watching) runRound(ctx context.Context, l *watchedLink, x Exchange) error {
 	inputs := watch.RoundInputs{CanHear: w.defender.isLinkUp(l.iface), IsAgentFresh: w.freshness.isFresh()}
 	w.mu.Lock()
-	err := x.Drain(func(h neigh.Heard) {
-		answer := watch.Answer{Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String(), IsDirect: h.IsDirect}
+	err := x.Drain(func(h neigh.ExchangeAnswer) {
+		answer := watch.Answer{Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String(), IsDirectAnswer: h.IsDirectAnswer}
 		if h.IsEcho {
-			answer.Kind, answer.Round = watch.Echo, h.Number
+			answer.Kind, answer.Round = watch.Echo, h.Sequence
 		}
 		for _, watcher := range l.watchers {
 			watcher.Hear(answer)

@@ -20,7 +20,7 @@ import (
 type memoryExchange struct {
 	mu       sync.Mutex
 	stations map[netip.Addr]neigh.MAC
-	heard    []neigh.Heard
+	heard    []neigh.ExchangeAnswer
 	isClosed bool
 }
 
@@ -28,12 +28,12 @@ func (x *memoryExchange) SendEcho(addr, _ netip.Addr, station neigh.MAC, number 
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.stations[addr] == station {
-		x.heard = append(x.heard, neigh.Heard{Number: number, IsEcho: true, Addr: addr, MAC: station})
+		x.heard = append(x.heard, neigh.ExchangeAnswer{Sequence: number, IsEcho: true, Addr: addr, MAC: station})
 	}
 	return nil
 }
 
-func (x *memoryExchange) Drain(heard func(neigh.Heard)) error {
+func (x *memoryExchange) Drain(heard func(neigh.ExchangeAnswer)) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, h := range x.heard {

@@ -55,7 +55,7 @@ type patientNeighbours struct {
 // Probe ends as soon as it would with the agent's interval, if all that it needs is answered.
 func (p patientNeighbours) Probe(
 	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
-) map[netip.Addr]neigh.Answer {
+) map[netip.Addr]neigh.ProbeResult {
 	return p.Neighbours.Probe(ctx, questions, count, max(interval, p.leastInterval))
 }
 
@@ -197,7 +197,7 @@ func interfaceIndex(name string) (int, error) {
 func (w *wire) note(frame []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if m, err := neigh.Parse(frame); err == nil && m.MAC != neighbour {
+	if m, err := neigh.ParseMessage(frame); err == nil && m.MAC != neighbour {
 		w.heard = append(w.heard, m)
 	}
 	const arpProbe = 42

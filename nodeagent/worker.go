@@ -389,7 +389,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 		return plan.Inputs{}, fmt.Errorf("%w: %w", errWholeSyncFailed, err)
 	}
 	a.defender.noteObserved(observed)
-	a.Neighbours.ExcludePodMACs(plan.PodMACs(observed))
+	a.Neighbours.SetPodMACs(plan.PodMACs(observed))
 	held, yields := a.defender.heldAndYields()
 	return plan.Inputs{
 		Now:                         a.Tasks.Now(),

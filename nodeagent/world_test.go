@@ -73,11 +73,11 @@ func (n *neighbours) AskStation(q neigh.Question, station neigh.MAC) error {
 	return nil
 }
 
-func (*neighbours) ExcludePodMACs([]string) {}
+func (*neighbours) SetPodMACs([]string) {}
 
 // answerOf is the answer to a question for an address.
 func answerOf(addr netip.Addr, mac neigh.MAC) neigh.Message {
-	return neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac, IsDirect: true}
+	return neigh.Message{Kind: neigh.ARPReply, Addr: addr, MAC: mac, IsDirect: true}
 }
 
 func (n *neighbours) Listen(
@@ -109,7 +109,7 @@ func (n *neighbours) say(m neigh.Message) {
 
 // claim is a gratuitous ARP of a station.
 func (n *neighbours) claim(address string, mac neigh.MAC) {
-	n.say(neigh.Message{Kind: neigh.Request, Addr: netip.MustParseAddr(address), MAC: mac, IsGratuitous: true})
+	n.say(neigh.Message{Kind: neigh.ARPRequest, Addr: netip.MustParseAddr(address), MAC: mac, IsGratuitous: true})
 }
 
 func (n *neighbours) Announce(iface string, addr netip.Addr) error {
@@ -121,21 +121,21 @@ func (n *neighbours) Announce(iface string, addr netip.Addr) error {
 
 func (n *neighbours) Probe(
 	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
-) map[netip.Addr]neigh.Answer {
+) map[netip.Addr]neigh.ProbeResult {
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(count) * interval):
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	answers := map[netip.Addr]neigh.Answer{}
+	answers := map[netip.Addr]neigh.ProbeResult{}
 	var asked []string
 	for _, q := range questions {
 		asked = append(asked, q.Addr.String())
 		if mac, ok := n.stations[q.Addr.String()]; ok && !slices.Contains(q.IgnoredMACs, mac) {
-			answers[q.Addr] = neigh.Answer{MAC: mac}
+			answers[q.Addr] = neigh.ProbeResult{MAC: mac}
 		} else if err := n.broken[q.Addr.String()]; err != nil {
-			answers[q.Addr] = neigh.Answer{Err: err}
+			answers[q.Addr] = neigh.ProbeResult{Err: err}
 		}
 	}
 	n.probes = append(n.probes, asked)

@@ -16,13 +16,13 @@ func replyTo(request []byte) []byte {
 	copy(reply, request[6:12])
 	copy(reply[6:], request[:6])
 	if reply[12] == etherTypeIPv4>>8 && reply[13] == etherTypeIPv4&0xff {
-		copy(reply[headerEthernet+12:], request[headerEthernet+16:headerEthernet+20])
-		copy(reply[headerEthernet+16:], request[headerEthernet+12:headerEthernet+16])
+		copy(reply[ethernetHeaderLength+12:], request[ethernetHeaderLength+16:ethernetHeaderLength+20])
+		copy(reply[ethernetHeaderLength+16:], request[ethernetHeaderLength+12:ethernetHeaderLength+16])
 		reply[offsetTypeIPv4] = icmpEchoReply
 		return reply
 	}
-	copy(reply[headerEthernet+8:], request[headerEthernet+24:headerEthernet+40])
-	copy(reply[headerEthernet+24:], request[headerEthernet+8:headerEthernet+24])
+	copy(reply[ethernetHeaderLength+8:], request[ethernetHeaderLength+24:ethernetHeaderLength+40])
+	copy(reply[ethernetHeaderLength+24:], request[ethernetHeaderLength+8:ethernetHeaderLength+24])
 	reply[offsetTypeICMP] = icmpv6EchoReply
 	return reply
 }
@@ -34,9 +34,9 @@ func TestEchoFrames(t *testing.T) {
 	} {
 		e := Echo{
 			Addr: netip.MustParseAddr(c.addr), Sender: netip.MustParseAddr(c.sender), MAC: neighbourMAC,
-			ID: 0x1234, Number: 0xfffe, Token: [8]byte{1, 2, 3, 4, 5, 6, 7, 8},
+			ID: 0x1234, Sequence: 0xfffe, Token: [8]byte{1, 2, 3, 4, 5, 6, 7, 8},
 		}
-		request, err := e.Request(localMAC)
+		request, err := e.RequestFrame(localMAC)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,11 +59,11 @@ func TestEchoFrames(t *testing.T) {
 		{"192.0.2.1", "2001:db8::11"}, {"2001:db8::1", "192.0.2.11"}, {"::ffff:192.0.2.1", "2001:db8::11"},
 	} {
 		e := Echo{Addr: netip.MustParseAddr(c.addr), Sender: netip.MustParseAddr(c.sender), MAC: neighbourMAC}
-		if _, err := e.Request(localMAC); err == nil {
+		if _, err := e.RequestFrame(localMAC); err == nil {
 			t.Errorf("a request from %s to %s is built", c.sender, c.addr)
 		}
 	}
-	if _, err := (Echo{Addr: netip.MustParseAddr("192.0.2.1")}).Request(localMAC); err == nil {
+	if _, err := (Echo{Addr: netip.MustParseAddr("192.0.2.1")}).RequestFrame(localMAC); err == nil {
 		t.Error("a request without a sender is built")
 	}
 }
@@ -71,7 +71,7 @@ func TestEchoFrames(t *testing.T) {
 func FuzzParseEcho(f *testing.F) {
 	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.11"}, {"2001:db8::1", "2001:db8::11"}} {
 		e := Echo{Addr: netip.MustParseAddr(addrs[0]), Sender: netip.MustParseAddr(addrs[1]), MAC: neighbourMAC}
-		request, err := e.Request(localMAC)
+		request, err := e.RequestFrame(localMAC)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestExchange(t *testing.T) {
 	defer func() { _ = other.Close() }()
 
 	// ask sends until the answer has come.
-	ask := func(what string, send func() error, want Heard) {
+	ask := func(what string, send func() error, want ExchangeAnswer) {
 		t.Helper()
 		waitUntil(t, what, func() bool {
 			if err := send(); err != nil {
@@ -112,7 +112,7 @@ func TestExchange(t *testing.T) {
 			}
 			hasCome := false
 			for end := time.Now().Add(100 * time.Millisecond); !hasCome && time.Now().Before(end); time.Sleep(time.Millisecond) {
-				err := x.Drain(func(h Heard) { hasCome = hasCome || h == want })
+				err := x.Drain(func(h ExchangeAnswer) { hasCome = hasCome || h == want })
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,10 +123,10 @@ func TestExchange(t *testing.T) {
 	for target, sender := range map[string]string{"192.0.2.1": "192.0.2.11", "2001:db8::1": "2001:db8::11"} {
 		addr := netip.MustParseAddr(target)
 		ask("an echo of "+target, func() error { return x.SendEcho(addr, netip.MustParseAddr(sender), neighbourMAC, 7) },
-			Heard{Number: 7, IsEcho: true, Addr: addr, MAC: neighbourMAC})
+			ExchangeAnswer{Sequence: 7, IsEcho: true, Addr: addr, MAC: neighbourMAC})
 		question := Question{Target: Target{Interface: "eth0", Addr: addr}, Sender: netip.MustParseAddr(sender)}
 		ask("an answer of "+target, func() error { return ethernet.AskStation(question, neighbourMAC) },
-			Heard{Addr: addr, MAC: neighbourMAC, IsDirect: true})
+			ExchangeAnswer{Addr: addr, MAC: neighbourMAC, IsDirectAnswer: true})
 	}
 	write := newFrameSender(t, neighbour)
 	for target, build := range map[string]func(MAC, netip.Addr) ([]byte, error){
@@ -134,7 +134,7 @@ func TestExchange(t *testing.T) {
 	} {
 		frame := buildFrame(t, build, target)
 		ask("what "+target+" says to all", func() error { write(frame); return nil },
-			Heard{Addr: netip.MustParseAddr(target), MAC: neighbourMAC})
+			ExchangeAnswer{Addr: netip.MustParseAddr(target), MAC: neighbourMAC})
 	}
 	toThis := buildFrame(t, GratuitousARP, "192.0.2.4")
 	own, err := net.InterfaceByName("eth0")
@@ -143,8 +143,8 @@ func TestExchange(t *testing.T) {
 	}
 	copy(toThis, own.HardwareAddr)
 	ask("a request to this station", func() error { write(toThis); return nil },
-		Heard{Addr: netip.MustParseAddr("192.0.2.4"), MAC: neighbourMAC})
-	if err := other.Drain(func(h Heard) {
+		ExchangeAnswer{Addr: netip.MustParseAddr("192.0.2.4"), MAC: neighbourMAC})
+	if err := other.Drain(func(h ExchangeAnswer) {
 		if h.IsEcho {
 			t.Errorf("another exchange hears %+v", h)
 		}
@@ -156,14 +156,14 @@ func TestExchange(t *testing.T) {
 	for range maxDrained + 1 {
 		write(frame)
 	}
-	if err := x.Drain(func(Heard) {}); !errors.Is(err, ErrLost) {
+	if err := x.Drain(func(ExchangeAnswer) {}); !errors.Is(err, ErrLost) {
 		t.Errorf("more frames than one Drain reads: %v", err)
 	}
-	waitUntil(t, "everything has been read", func() bool { return x.Drain(func(Heard) {}) == nil })
+	waitUntil(t, "everything has been read", func() bool { return x.Drain(func(ExchangeAnswer) {}) == nil })
 
 	nstest.Run(t, "ip link set eth0 down")
 	waitUntil(t, "the interface is down", func() bool {
-		err := x.Drain(func(Heard) {})
+		err := x.Drain(func(ExchangeAnswer) {})
 		return err != nil && !errors.Is(err, ErrLost)
 	})
 	if _, err := ethernet.OpenExchange("eth7"); err == nil {

@@ -15,9 +15,9 @@ const (
 	// interfaceCacheTTL is for how long the result of looking up an interface is used: for
 	// the frames of one burst.
 	interfaceCacheTTL = time.Second
-	// ownMACsTTL is for how long the list of the node's own MAC addresses is used: listing
+	// interfaceMACsTTL is for how long the list of the node's own MAC addresses is used: listing
 	// takes milliseconds on a node with many interfaces.
-	ownMACsTTL = 250 * time.Millisecond
+	interfaceMACsTTL = 250 * time.Millisecond
 )
 
 // sendBuffer is the size in bytes of the queue of a socket that sends: some thousands of
@@ -38,10 +38,10 @@ type Ethernet struct {
 	sendSockets map[string]int
 
 	ownMu sync.Mutex
-	// interfaceMACs are the MAC addresses of the node's interfaces, as listed at ownMACsListedAt.
-	interfaceMACs   map[MAC]bool
-	ownMACsListedAt time.Time
-	// podMACs are those that only interfaces of pods have, as ExcludePodMACs was last told.
+	// interfaceMACs are the MAC addresses of the node's interfaces, as listed at interfaceMACsListedAt.
+	interfaceMACs         map[MAC]bool
+	interfaceMACsListedAt time.Time
+	// podMACs are those that only interfaces of pods have, as SetPodMACs was last told.
 	podMACs map[MAC]bool
 }
 
@@ -170,9 +170,9 @@ func (e *Ethernet) dropCached(iface string) {
 	delete(e.cachedInterfaces, iface)
 }
 
-// ExcludePodMACs replaces the MAC addresses that only interfaces of pods have. A message from such an
+// SetPodMACs replaces the MAC addresses that only interfaces of pods have. A message from such an
 // address is another station's: the node's own interfaces on its links have others.
-func (e *Ethernet) ExcludePodMACs(macs []string) {
+func (e *Ethernet) SetPodMACs(macs []string) {
 	podMACs := make(map[MAC]bool, len(macs))
 	for _, text := range macs {
 		if mac, err := net.ParseMAC(text); err == nil && len(mac) == len(MAC{}) {
@@ -189,12 +189,12 @@ func (e *Ethernet) ExcludePodMACs(macs []string) {
 func (e *Ethernet) isOwn(mac MAC) (bool, error) {
 	e.ownMu.Lock()
 	defer e.ownMu.Unlock()
-	if e.interfaceMACs == nil || time.Since(e.ownMACsListedAt) > ownMACsTTL {
+	if e.interfaceMACs == nil || time.Since(e.interfaceMACsListedAt) > interfaceMACsTTL {
 		own, err := listMACs()
 		if err != nil {
 			return false, err
 		}
-		e.interfaceMACs, e.ownMACsListedAt = own, time.Now()
+		e.interfaceMACs, e.interfaceMACsListedAt = own, time.Now()
 	}
 	return e.interfaceMACs[mac] && !e.podMACs[mac], nil
 }

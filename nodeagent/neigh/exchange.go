@@ -32,15 +32,15 @@ type Exchange struct {
 	buffer                    []byte
 }
 
-// Heard is an answer: an echo, or else a claim.
-type Heard struct {
-	// Number is the number with which SendEcho sent the echo request; a claim has none.
-	Number uint16
-	IsEcho bool
-	Addr   netip.Addr
-	MAC    MAC
-	// IsDirect means that a claim answers a question of this station, for which alone it was.
-	IsDirect bool
+// ExchangeAnswer is an answer: an echo, or else a claim.
+type ExchangeAnswer struct {
+	// Sequence is the number with which SendEcho sent the echo request; a claim has none.
+	Sequence uint16
+	IsEcho   bool
+	Addr     netip.Addr
+	MAC      MAC
+	// IsDirectAnswer means that a claim answers a question of this station, for which alone it was.
+	IsDirectAnswer bool
 }
 
 // OpenExchange opens an Exchange, which hears the claims of all addresses.
@@ -81,7 +81,8 @@ func (x *Exchange) Close() error {
 // SendEcho sends an echo request to one station. It does not wait.
 func (x *Exchange) SendEcho(addr, sender netip.Addr, station MAC, number uint16) error {
 	err := x.ethernet.send(x.iface, func(source MAC) ([][]byte, error) {
-		frame, err := Echo{Addr: addr, Sender: sender, MAC: station, ID: x.id, Number: number, Token: x.token}.Request(source)
+		echo := Echo{Addr: addr, Sender: sender, MAC: station, ID: x.id, Sequence: number, Token: x.token}
+		frame, err := echo.RequestFrame(source)
 		return [][]byte{frame}, err
 	})
 	if err != nil {
@@ -92,20 +93,22 @@ func (x *Exchange) SendEcho(addr, sender netip.Addr, station MAC, number uint16)
 
 // Drain calls heard with all answers that have come and have not been read, and does not wait for
 // others. It returns ErrLost if there may be more.
-func (x *Exchange) Drain(heard func(Heard)) error {
+func (x *Exchange) Drain(heard func(ExchangeAnswer)) error {
 	var errs error
 	for _, s := range x.echoSockets {
 		errs = errors.Join(errs, x.drain(s, func(frame []byte) {
 			if e, err := ParseEcho(frame); err == nil && e.ID == x.id && e.Token == x.token {
-				heard(Heard{Number: e.Number, IsEcho: true, Addr: e.Addr, MAC: e.MAC})
+				heard(ExchangeAnswer{Sequence: e.Sequence, IsEcho: true, Addr: e.Addr, MAC: e.MAC})
 			}
 		}))
 	}
 	for _, s := range x.claimSockets {
 		errs = errors.Join(errs, x.drain(s, func(frame []byte) {
-			if m, err := Parse(frame); err == nil {
+			if m, err := ParseMessage(frame); err == nil {
 				if own, err := x.ethernet.isOwn(m.MAC); err == nil && !own {
-					heard(Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.IsDirect && m.Kind != Request && !m.IsGratuitous})
+					heard(ExchangeAnswer{
+						Addr: m.Addr, MAC: m.MAC, IsDirectAnswer: m.IsDirect && m.Kind != ARPRequest && !m.IsGratuitous,
+					})
 				}
 			}
 		}))

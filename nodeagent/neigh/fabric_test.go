@@ -85,11 +85,11 @@ func TestFaultSuppressingBridge(t *testing.T) {
 			e := openEthernet(t)
 			for target := range senderByTarget {
 				q := questionsFor("eth0", target)
-				want, interval := map[netip.Addr]Answer{}, 50*time.Millisecond
+				want, interval := map[netip.Addr]ProbeResult{}, 50*time.Millisecond
 				// The answer to a solicitation without a sender is an unsolicited advertisement: the fabric suppresses it.
 				isAnnounced := isSenderOptional && q[0].Addr.Is6()
 				if isSenderOptional && !isAnnounced {
-					want[q[0].Addr], interval = Answer{MAC: neighbourMAC}, longInterval
+					want[q[0].Addr], interval = ProbeResult{MAC: neighbourMAC}, longInterval
 				}
 				got := e.Probe(t.Context(), q, 2, interval)
 				if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -115,13 +115,13 @@ func expectHolderFound(t *testing.T, holder nstest.Neighbour) {
 	for target, sender := range senderByTarget {
 		q := questionsFor("eth0", target)
 		q[0].Sender = netip.MustParseAddr(sender)
-		if answer := e.Probe(t.Context(), q, 2, longInterval)[q[0].Addr]; answer != (Answer{MAC: neighbourMAC}) {
+		if answer := e.Probe(t.Context(), q, 2, longInterval)[q[0].Addr]; answer != (ProbeResult{MAC: neighbourMAC}) {
 			t.Errorf("%s: with a sender: %v", target, answer)
 		}
 		// Fabrics suppress the answer to a solicitation without a sender, which is multicast.
 		if q[0].Addr.Is4() {
 			q[0].Sender, q[0].NodeMACs = netip.Addr{}, []MAC{neighbourMAC}
-			if answer := e.Probe(t.Context(), q, 2, longInterval)[q[0].Addr]; answer != (Answer{MAC: neighbourMAC}) {
+			if answer := e.Probe(t.Context(), q, 2, longInterval)[q[0].Addr]; answer != (ProbeResult{MAC: neighbourMAC}) {
 				t.Errorf("%s: asking the holder alone: %v", target, answer)
 			}
 		}
@@ -240,7 +240,7 @@ func askDyingStation(t *testing.T, f *fabric, holder nstest.Neighbour, target st
 	if count := countAnswers(ofFabric, marks[2]); count != ofFabric {
 		t.Errorf("%d answers for a dead station, want %d of the fabric", count, ofFabric)
 	}
-	if answer := e.Probe(t.Context(), q, 2, longInterval)[q[0].Addr]; answer != (Answer{MAC: neighbourMAC}) {
+	if answer := e.Probe(t.Context(), q, 2, longInterval)[q[0].Addr]; answer != (ProbeResult{MAC: neighbourMAC}) {
 		t.Errorf("the fabric does not answer for the dead station: %v", answer)
 	}
 }

@@ -74,7 +74,7 @@ func (f *fabric) serve(ctx context.Context, port int) error {
 	buffer := make([]byte, 2048)
 	for {
 		n, err := f.ports[port].Read(buffer)
-		if err == nil && n >= headerEthernet {
+		if err == nil && n >= ethernetHeaderLength {
 			err = f.handle(port, buffer[:n])
 		}
 		if ctx.Err() != nil {
@@ -94,7 +94,7 @@ func (f *fabric) handle(port int, frame []byte) error {
 	p.addr, p.hasSender = q.Addr, isQuestion && !q.Sender.IsUnspecified()
 	switch {
 	case !isQuestion:
-		if m, err := Parse(frame); err == nil {
+		if m, err := ParseMessage(frame); err == nil {
 			p.addr, p.isClaim, p.isForwarded = m.Addr, true, p.isDirect || !m.IsGratuitous
 		}
 	case !p.hasSender && !f.rules.isSenderOptional:
@@ -140,16 +140,16 @@ func (f *fabric) count(matches func(passage) bool) (n int) {
 
 // parseQuestion reads the question in a frame: an ARP request that announces nothing, or a solicitation.
 func parseQuestion(frame []byte) (q Question, isQuestion bool) {
-	p := frame[headerEthernet:]
+	p := frame[ethernetHeaderLength:]
 	switch binary.BigEndian.Uint16(frame[12:]) {
 	case etherTypeARP:
-		if len(p) >= lengthARP && binary.BigEndian.Uint16(p[6:]) == arpRequest {
+		if len(p) >= arpLength && binary.BigEndian.Uint16(p[6:]) == arpRequest {
 			q.Sender, q.Addr = netip.AddrFrom4([4]byte(p[14:])), netip.AddrFrom4([4]byte(p[24:]))
 			return q, q.Sender != q.Addr
 		}
 	case etherTypeIPv6:
-		if len(p) >= headerIPv6+lengthND && p[6] == protocolICMPv6 && p[headerIPv6] == icmpSolicitation {
-			q.Sender, q.Addr = netip.AddrFrom16([16]byte(p[8:])), netip.AddrFrom16([16]byte(p[headerIPv6+8:]))
+		if len(p) >= ipv6HeaderLength+ndLength && p[6] == protocolICMPv6 && p[ipv6HeaderLength] == icmpSolicitation {
+			q.Sender, q.Addr = netip.AddrFrom16([16]byte(p[8:])), netip.AddrFrom16([16]byte(p[ipv6HeaderLength+8:]))
 			return q, true
 		}
 	}
@@ -163,8 +163,8 @@ func buildAnswer(q Question, asker, station MAC) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		frame[headerEthernet+7] = arpReply
-		copy(frame[headerEthernet+18:], asker[:])
+		frame[ethernetHeaderLength+7] = arpReply
+		copy(frame[ethernetHeaderLength+18:], asker[:])
 		return frame, nil
 	}
 	if q.Sender.IsUnspecified() {

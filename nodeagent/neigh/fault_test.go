@@ -54,7 +54,7 @@ func expectAllHeld(t *testing.T, e *Ethernet, all []string, interval time.Durati
 	took := time.Since(start)
 	held := 0
 	for addr, a := range answers {
-		if a != (Answer{MAC: neighbourMAC}) {
+		if a != (ProbeResult{MAC: neighbourMAC}) {
 			t.Fatalf("%s: %+v", addr, a)
 		}
 		held++
@@ -182,7 +182,7 @@ func TestAttackHideHolder(t *testing.T) {
 				}
 				q[0].NodeMACs = nodes
 				answer := openEthernet(t).Probe(t.Context(), q, 2, longInterval)[q[0].Addr]
-				if answer != (Answer{MAC: holder}) {
+				if answer != (ProbeResult{MAC: holder}) {
 					t.Errorf("answer %v, want that of the holder, %s", answer, holder)
 				}
 			}
@@ -200,7 +200,7 @@ func TestAttackHideHolder(t *testing.T) {
 	waitUntil(t, "the stranger's answer is received", func() bool {
 		answers := e.Probe(t.Context(), q, 2, 50*time.Millisecond)
 		_, isAnswered := answers[q[1].Addr]
-		if want := (Answer{MAC: stranger}); isAnswered && (len(answers) != 1 || answers[q[1].Addr] != want) {
+		if want := (ProbeResult{MAC: stranger}); isAnswered && (len(answers) != 1 || answers[q[1].Addr] != want) {
 			t.Fatalf("answers %v, want one of %s", answers, stranger)
 		}
 		return isAnswered
@@ -395,7 +395,7 @@ func TestAttackPodMAC(t *testing.T) {
 	e, q := openEthernet(t), questionsFor("eth0", "192.0.2.1")
 	expectHeard := func(isHeard bool) {
 		t.Helper()
-		answers := map[bool]Answer{true: {MAC: podMAC}}
+		answers := map[bool]ProbeResult{true: {MAC: podMAC}}
 		interval := map[bool]time.Duration{true: longInterval, false: 100 * time.Millisecond}[isHeard]
 		if answer := e.Probe(t.Context(), q, 2, interval)[q[0].Addr]; answer != answers[isHeard] {
 			t.Errorf("the answer to a probe is %v, want %v", answer, answers[isHeard])
@@ -405,12 +405,12 @@ func TestAttackPodMAC(t *testing.T) {
 		}
 	}
 	expectHeard(false) // what the interface is for is not known
-	e.ExcludePodMACs([]string{podMAC.String()})
+	e.SetPodMACs([]string{podMAC.String()})
 	expectHeard(true)
 	if own, err := e.isOwn(localMAC); !own || err != nil {
 		t.Errorf("isOwn of the node's own address: %v, %v", own, err)
 	}
-	e.ExcludePodMACs(nil)
+	e.SetPodMACs(nil)
 	expectHeard(false)
 }
 
@@ -421,12 +421,12 @@ func TestAttackOwnAddresses(t *testing.T) {
 	if own, err := e.isOwn(localMAC); !own || err != nil {
 		t.Fatalf("isOwn of the node's own address: %v, %v", own, err)
 	}
-	listed := e.ownMACsListedAt
+	listed := e.interfaceMACsListedAt
 	for range 10000 {
 		if own, err := e.isOwn(neighbourMAC); own || err != nil {
 			t.Fatalf("isOwn of another station's address: %v, %v", own, err)
 		}
-		if time.Since(listed) < ownMACsTTL && e.ownMACsListedAt != listed {
+		if time.Since(listed) < interfaceMACsTTL && e.interfaceMACsListedAt != listed {
 			t.Fatal("the addresses are listed for each frame")
 		}
 	}

@@ -16,16 +16,16 @@ const (
 )
 
 const (
-	offsetSource      = 6                               // of the Ethernet header
-	offsetSenderIP    = headerEthernet + 14             // of ARP
-	offsetProtocol    = headerEthernet + 9              // of IPv4
-	offsetTypeIPv4    = headerEthernet + headerIPv4     // of an ICMP message
-	offsetNextHeader  = headerEthernet + 6              // of IPv6
-	offsetTypeICMP    = headerEthernet + headerIPv6     //
-	offsetTargetND    = headerEthernet + headerIPv6 + 8 //
-	filterWholeFrame  = 0xffff                          // a filter returns this for a frame that passes
-	filterJumpToEnd   = 0xff                            // program replaces this by the real distance
-	lengthFilterWords = 4                               // of an IPv6 address
+	offsetSource      = 6                                           // of the Ethernet header
+	offsetSenderIP    = ethernetHeaderLength + 14                   // of ARP
+	offsetProtocol    = ethernetHeaderLength + 9                    // of IPv4
+	offsetTypeIPv4    = ethernetHeaderLength + ipv4HeaderLength     // of an ICMP message
+	offsetNextHeader  = ethernetHeaderLength + 6                    // of IPv6
+	offsetTypeICMP    = ethernetHeaderLength + ipv6HeaderLength     //
+	offsetTargetND    = ethernetHeaderLength + ipv6HeaderLength + 8 //
+	filterWholeFrame  = 0xffff                                      // a filter returns this for a frame that passes
+	filterJumpToEnd   = 0xff                                        // program replaces this by the real distance
+	lengthFilterWords = 4                                           // of an IPv6 address
 )
 
 // filter is a socket filter (classic BPF) under construction. A frame that fails a test is

@@ -30,11 +30,11 @@ const (
 	etherTypeARP  = 0x0806
 	etherTypeIPv6 = 0x86dd
 
-	headerEthernet = 14
-	headerIPv6     = 40
-	lengthARP      = 28
-	lengthND       = 24 // of a solicitation or advertisement without options
-	lengthFrame    = 86 // of the longest frame that is built here: neighbour discovery with one option
+	ethernetHeaderLength = 14
+	ipv6HeaderLength     = 40
+	arpLength            = 28
+	ndLength             = 24 // of a solicitation or advertisement without options
+	maxFrameLength       = 86 // of the longest frame that is built here: neighbour discovery with one option
 
 	arpRequest = 1
 	arpReply   = 2
@@ -157,13 +157,13 @@ func wrapIPv6(station, source MAC, from, to netip.Addr, message []byte) []byte {
 	frame = append(frame, protocolICMPv6, 255)
 	frame = append(frame, from.WithZone("").AsSlice()...)
 	frame = append(frame, group[:]...)
-	binary.BigEndian.PutUint16(message[2:], checksum(frame[headerEthernet:], message))
+	binary.BigEndian.PutUint16(message[2:], checksum(frame[ethernetHeaderLength:], message))
 	return append(frame, message...)
 }
 
 // ethernetHeader begins a frame, with room for its payload.
 func ethernetHeader(to, from MAC, etherType uint16) []byte {
-	frame := make([]byte, 0, lengthFrame)
+	frame := make([]byte, 0, maxFrameLength)
 	frame = append(frame, to[:]...)
 	frame = append(frame, from[:]...)
 	return binary.BigEndian.AppendUint16(frame, etherType)
@@ -174,7 +174,7 @@ func ethernetHeader(to, from MAC, etherType uint16) []byte {
 // message that contains its checksum the result is 0.
 func checksum(ipv6Header, message []byte) uint16 {
 	length := uint32(len(message)) //nolint:gosec // some tens of bytes
-	return internetChecksum(length+protocolICMPv6, ipv6Header[8:headerIPv6], message)
+	return internetChecksum(length+protocolICMPv6, ipv6Header[8:ipv6HeaderLength], message)
 }
 
 // internetChecksum returns the checksum of RFC 1071 over parts, of which only the last may have an

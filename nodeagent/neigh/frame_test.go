@@ -119,7 +119,8 @@ func TestOrdinaryQuestion(t *testing.T) {
 		{"192.0.2.1", "192.0.2.7", "fe80::1"}, {"2001:db8::1", "fe80::1", "192.0.2.7"},
 	} {
 		q := Question{
-			Target: Target{Addr: netip.MustParseAddr(row.addr)}, Sender: netip.MustParseAddr(row.sender), IsOrdinary: true,
+			Target: Target{Addr: netip.MustParseAddr(row.addr)}, Sender: netip.MustParseAddr(row.sender),
+			IsAddressResolution: true,
 		}
 		want, err := withSender(row.sender)(localMAC, q.Addr)
 		if err != nil {
@@ -192,9 +193,9 @@ func setBytes(offset int, values ...byte) func([]byte) []byte {
 
 // fixChecksum corrects the checksum after other edits.
 func fixChecksum(frame []byte) []byte {
-	icmp := frame[headerEthernet+headerIPv6:]
+	icmp := frame[ethernetHeaderLength+ipv6HeaderLength:]
 	icmp[2], icmp[3] = 0, 0
-	sum := checksum(frame[headerEthernet:], icmp)
+	sum := checksum(frame[ethernetHeaderLength:], icmp)
 	icmp[2], icmp[3] = byte(sum>>8), byte(sum)
 	return frame
 }
@@ -204,36 +205,36 @@ func truncate(n int) func([]byte) []byte { return func(frame []byte) []byte { re
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	const icmp = headerEthernet + headerIPv6
+	const icmp = ethernetHeaderLength + ipv6HeaderLength
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for name, tc := range map[string]struct {
 		frame []byte
-		want  Message // the zero Message if Parse returns an error
+		want  Message // the zero Message if ParseMessage returns an error
 	}{
 		"gratuitous ARP": {
-			buildFrame(t, GratuitousARP, "192.0.2.1"), Message{Request, v4, neighbourMAC, true, false, false},
+			buildFrame(t, GratuitousARP, "192.0.2.1"), Message{ARPRequest, v4, neighbourMAC, true, false, false},
 		},
 		"with padding": {
 			append(buildFrame(t, GratuitousARP, "192.0.2.1"), make([]byte, 18)...),
-			Message{Request, v4, neighbourMAC, true, false, false},
+			Message{ARPRequest, v4, neighbourMAC, true, false, false},
 		},
 		"ARP reply": {
 			buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, arpReply), setBytes(38, 192, 0, 2, 9)),
-			Message{Reply, v4, neighbourMAC, false, false, false},
+			Message{ARPReply, v4, neighbourMAC, false, false, false},
 		},
 		"ARP reply to probe": {
 			buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, arpReply), setBytes(38, 0, 0, 0, 0)),
-			Message{Reply, v4, neighbourMAC, false, false, false},
+			Message{ARPReply, v4, neighbourMAC, false, false, false},
 		},
 		"ARP request": {
 			buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(38, 192, 0, 2, 9)),
-			Message{Request, v4, neighbourMAC, false, false, false},
+			Message{ARPRequest, v4, neighbourMAC, false, false, false},
 		},
 		"ARP reply to us": {
 			buildFrame(
 				t, GratuitousARP, "192.0.2.1", setBytes(0, localMAC[:]...), setBytes(21, arpReply), setBytes(38, 0, 0, 0, 0),
 			),
-			Message{Reply, v4, neighbourMAC, false, false, true},
+			Message{ARPReply, v4, neighbourMAC, false, false, true},
 		},
 		"ARP of no station": {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 0, 0, 0, 0, 0, 0))},
 		"ARP of a group":    {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 3))},
@@ -246,70 +247,73 @@ func TestParse(t *testing.T) {
 		"NA of a group": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+26, 0x33), fixChecksum)},
 		"NA to us": {
 			buildFrame(
-				t, UnsolicitedNA, "2001:db8::1", setBytes(0, localMAC[:]...), setBytes(headerEthernet+24, 0x20, 0x01),
+				t, UnsolicitedNA, "2001:db8::1", setBytes(0, localMAC[:]...), setBytes(ethernetHeaderLength+24, 0x20, 0x01),
 				setBytes(icmp+4, flagSolicited), fixChecksum,
 			),
-			Message{Advertisement, v6, neighbourMAC, false, false, true},
+			Message{NeighbourAdvertisement, v6, neighbourMAC, false, false, true},
 		},
 		"ARP probe":           {frame: buildFrame(t, ARPProbe, "192.0.2.1")},
 		"RARP":                {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, 3))},
 		"ARP not of Ethernet": {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(15, 6))},
-		"ARP cut off":         {frame: buildFrame(t, GratuitousARP, "192.0.2.1", truncate(headerEthernet+lengthARP-1))},
-		"Ethernet cut off":    {frame: buildFrame(t, GratuitousARP, "192.0.2.1", truncate(headerEthernet-1))},
+		"ARP cut off":         {frame: buildFrame(t, GratuitousARP, "192.0.2.1", truncate(ethernetHeaderLength+arpLength-1))},
+		"Ethernet cut off":    {frame: buildFrame(t, GratuitousARP, "192.0.2.1", truncate(ethernetHeaderLength-1))},
 		"another type":        {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(12, 0x08, 0x00))},
 
 		"unsolicited NA": {
-			buildFrame(t, UnsolicitedNA, "2001:db8::1"), Message{Advertisement, v6, neighbourMAC, true, true, false},
+			buildFrame(t, UnsolicitedNA, "2001:db8::1"), Message{NeighbourAdvertisement, v6, neighbourMAC, true, true, false},
 		},
 		"without override": {
 			buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+4, 0), fixChecksum),
-			Message{Advertisement, v6, neighbourMAC, true, false, false},
+			Message{NeighbourAdvertisement, v6, neighbourMAC, true, false, false},
 		},
 		"solicited, to us": {
 			buildFrame(
-				t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+24, 0x20, 0x01), setBytes(icmp+4, flagSolicited),
+				t, UnsolicitedNA, "2001:db8::1", setBytes(ethernetHeaderLength+24, 0x20, 0x01), setBytes(icmp+4, flagSolicited),
 				fixChecksum,
 			),
-			Message{Advertisement, v6, neighbourMAC, false, false, false},
+			Message{NeighbourAdvertisement, v6, neighbourMAC, false, false, false},
 		},
 		"solicited, to all": {
 			frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+4, flagSolicited), fixChecksum),
 		},
 		"option of another": {
 			buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+24, 1), setBytes(6, 2, 0, 0, 0, 0, 9), fixChecksum),
-			Message{Advertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false},
+			Message{NeighbourAdvertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false},
 		},
 		"option counts": {
 			buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(6, 2, 0, 0, 0, 0, 9)),
-			Message{Advertisement, v6, neighbourMAC, true, true, false},
+			Message{NeighbourAdvertisement, v6, neighbourMAC, true, true, false},
 		},
-		"empty option":        {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+25, 0), fixChecksum)},
-		"option cut off":      {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+25, 2), fixChecksum)},
-		"wrong checksum":      {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+2, 0xff, 0xff))},
-		"routed":              {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+7, 254))},
-		"multicast target":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+8, 0xff), fixChecksum)},
-		"length beyond frame": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+4, 0xff, 0xff))},
-		"length too short":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+4, 0, 8))},
+		"empty option":     {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+25, 0), fixChecksum)},
+		"option cut off":   {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+25, 2), fixChecksum)},
+		"wrong checksum":   {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+2, 0xff, 0xff))},
+		"routed":           {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(ethernetHeaderLength+7, 254))},
+		"multicast target": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+8, 0xff), fixChecksum)},
+		"length beyond frame": {
+			frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(ethernetHeaderLength+4, 0xff, 0xff)),
+		},
+		"length too short": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(ethernetHeaderLength+4, 0, 8))},
 		"no option, shortest": {
 			buildFrame(
-				t, UnsolicitedNA, "2001:db8::1", truncate(icmp+lengthND), setBytes(headerEthernet+4, 0, lengthND),
+				t, UnsolicitedNA, "2001:db8::1", truncate(icmp+ndLength), setBytes(ethernetHeaderLength+4, 0, ndLength),
 				setBytes(6, 2, 0, 0, 0, 0, 9), fixChecksum,
 			),
-			Message{Advertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false},
+			Message{NeighbourAdvertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false},
 		},
 		"odd length": {
 			frame: buildFrame(
-				t, UnsolicitedNA, "2001:db8::1", truncate(icmp+lengthND+1), setBytes(headerEthernet+4, 0, lengthND+1), fixChecksum,
+				t, UnsolicitedNA, "2001:db8::1", truncate(icmp+ndLength+1), setBytes(ethernetHeaderLength+4, 0, ndLength+1),
+				fixChecksum,
 			),
 		},
-		"IPv6 without header": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(headerEthernet+1))},
+		"IPv6 without header": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(ethernetHeaderLength+1))},
 		"IPv6 without ICMP":   {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(icmp))},
-		"IPv4 by its version": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet, 4<<4))},
-		"another protocol":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+6, 17))},
+		"IPv4 by its version": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(ethernetHeaderLength, 4<<4))},
+		"another protocol":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(ethernetHeaderLength+6, 17))},
 		"solicitation":        {frame: buildFrame(t, NDProbe, "2001:db8::1")},
 		"nothing":             {},
 	} {
-		got, err := Parse(tc.frame)
+		got, err := ParseMessage(tc.frame)
 		if got != tc.want || (err != nil) != (tc.want == Message{}) {
 			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, tc.want)
 		}
@@ -324,12 +328,13 @@ func TestParse(t *testing.T) {
 func TestChecksum(t *testing.T) {
 	t.Parallel()
 	const length, odd = 3, 0x0102 + 0x0300
-	if got, want := checksum(make([]byte, headerIPv6), []byte{1, 2, 3}), ^uint16(length+protocolICMPv6+odd); got != want {
+	want := ^uint16(length + protocolICMPv6 + odd)
+	if got := checksum(make([]byte, ipv6HeaderLength), []byte{1, 2, 3}); got != want {
 		t.Errorf("got %#x, want %#x", got, want)
 	}
 }
 
-// FuzzRoundTrip checks that Parse reads from an announcement what was announced, and no claim
+// FuzzRoundTrip checks that ParseMessage reads from an announcement what was announced, and no claim
 // from a question.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add([]byte{192, 0, 2, 1}, localMAC[:])
@@ -340,25 +345,25 @@ func FuzzRoundTrip(f *testing.F) {
 			!MAC(source).isStation() {
 			t.Skip()
 		}
-		announce, ask, kind := GratuitousARP, ARPProbe, Request
+		announce, ask, kind := GratuitousARP, ARPProbe, ARPRequest
 		if addr.Is6() {
-			announce, ask, kind = UnsolicitedNA, NDProbe, Advertisement
+			announce, ask, kind = UnsolicitedNA, NDProbe, NeighbourAdvertisement
 		}
 		frame, err := announce(MAC(source), addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := Message{Kind: kind, Addr: addr, MAC: MAC(source), IsGratuitous: true, Override: addr.Is6()}
-		if got, err := Parse(frame); err != nil || got != want {
+		if got, err := ParseMessage(frame); err != nil || got != want {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 		if frame, err = ask(MAC(source), addr); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Parse(frame); err == nil {
+		if got, err := ParseMessage(frame); err == nil {
 			t.Errorf("a question is parsed as %+v", got)
 		}
-		if addr.Is6() && checksum(frame[headerEthernet:], frame[headerEthernet+headerIPv6:]) != 0 {
+		if addr.Is6() && checksum(frame[ethernetHeaderLength:], frame[ethernetHeaderLength+ipv6HeaderLength:]) != 0 {
 			t.Error("wrong checksum")
 		}
 	})
@@ -373,9 +378,9 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		m, err := Parse(frame)
+		m, err := ParseMessage(frame)
 		if (err == nil) != m.Addr.IsValid() ||
-			err == nil && (m.Kind == 0 || m.Addr.IsMulticast() && m.Kind == Advertisement) {
+			err == nil && (m.Kind == 0 || m.Addr.IsMulticast() && m.Kind == NeighbourAdvertisement) {
 			t.Errorf("%+v, %v", m, err)
 		}
 	})

@@ -53,18 +53,19 @@ func TestListen(t *testing.T) {
 	}
 	expect(
 		"an answer by ARP", ask("192.0.2.1"),
-		Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, IsDirect: true},
+		Message{Kind: ARPReply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, IsDirect: true},
 	)
 	// The answer to a solicitation without a sender goes to all nodes.
 	expect(
 		"an answer by ND", ask("2001:db8::1"),
 		Message{
-			Kind: Advertisement, Addr: netip.MustParseAddr("2001:db8::1"), MAC: neighbourMAC, IsGratuitous: true, Override: true,
+			Kind: NeighbourAdvertisement, Addr: netip.MustParseAddr("2001:db8::1"), MAC: neighbourMAC, IsGratuitous: true,
+			Override: true,
 		},
 	)
 	write := newFrameSender(t, neighbour)
 	expect("a claim", func() { write(buildFrame(t, GratuitousARP, "192.0.2.3")) },
-		Message{Kind: Request, Addr: netip.MustParseAddr("192.0.2.3"), MAC: neighbourMAC, IsGratuitous: true})
+		Message{Kind: ARPRequest, Addr: netip.MustParseAddr("192.0.2.3"), MAC: neighbourMAC, IsGratuitous: true})
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -78,7 +79,7 @@ func TestListen(t *testing.T) {
 	}()
 	expect(
 		"an answer to the next Listen", ask("192.0.2.1"),
-		Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, IsDirect: true},
+		Message{Kind: ARPReply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, IsDirect: true},
 	)
 	nstest.Run(t, "ip link set eth0 down")
 	select {

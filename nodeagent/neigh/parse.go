@@ -11,12 +11,12 @@ type Kind int
 
 // Kinds of messages.
 const (
-	// Request is an ARP request, gratuitous or not, from the station that has the address.
-	Request Kind = iota + 1
-	// Reply is an ARP reply.
-	Reply
-	// Advertisement is a neighbour advertisement.
-	Advertisement
+	// ARPRequest is an ARP request, gratuitous or not, from the station that has the address.
+	ARPRequest Kind = iota + 1
+	// ARPReply is an ARP reply.
+	ARPReply
+	// NeighbourAdvertisement is a neighbour advertisement.
+	NeighbourAdvertisement
 )
 
 // Message is a station's claim that it has an address.
@@ -37,15 +37,15 @@ type Message struct {
 // errNoClaim means that a frame claims no address for any station.
 var errNoClaim = errors.New("not a claim of an address")
 
-// Parse reads the claim in an Ethernet frame. ARP probes and solicitations claim nothing,
+// ParseMessage reads the claim in an Ethernet frame. ARP probes and solicitations claim nothing,
 // because their senders ask; nor does a packet that names no station, or a group, as the
 // station that has the address.
-func Parse(frame []byte) (Message, error) {
-	if len(frame) < headerEthernet {
+func ParseMessage(frame []byte) (Message, error) {
+	if len(frame) < ethernetHeaderLength {
 		return Message{}, errNoClaim
 	}
 	m, err := Message{}, errNoClaim
-	payload := frame[headerEthernet:]
+	payload := frame[ethernetHeaderLength:]
 	switch binary.BigEndian.Uint16(frame[12:]) {
 	case etherTypeARP:
 		m, err = parseARP(payload)
@@ -62,7 +62,7 @@ func Parse(frame []byte) (Message, error) {
 // parseARP reads an ARP packet. Any packet with the address as its sender is a claim (RFC
 // 5227 section 2.1.1).
 func parseARP(p []byte) (Message, error) {
-	if len(p) < lengthARP || [6]byte(p) != [6]byte{0, 1, 0x08, 0, 6, 4} {
+	if len(p) < arpLength || [6]byte(p) != [6]byte{0, 1, 0x08, 0, 6, 4} {
 		return Message{}, errNoClaim
 	}
 	sender, target := netip.AddrFrom4([4]byte(p[14:])), netip.AddrFrom4([4]byte(p[24:]))
@@ -72,9 +72,9 @@ func parseARP(p []byte) (Message, error) {
 	m := Message{Addr: sender, MAC: MAC(p[8:14]), IsGratuitous: sender == target}
 	switch binary.BigEndian.Uint16(p[6:]) {
 	case arpRequest:
-		m.Kind = Request
+		m.Kind = ARPRequest
 	case arpReply:
-		m.Kind = Reply
+		m.Kind = ARPReply
 	default:
 		return Message{}, errNoClaim
 	}
@@ -85,14 +85,14 @@ func parseARP(p []byte) (Message, error) {
 // as RFC 4861 section 7.1.2 requires. An advertisement without a target link-layer option
 // claims the address for the station that sent the frame.
 func parseAdvertisement(source MAC, p []byte) (Message, error) {
-	if len(p) < headerIPv6 || p[0]>>4 != 6 || p[6] != protocolICMPv6 || p[7] != 255 {
+	if len(p) < ipv6HeaderLength || p[0]>>4 != 6 || p[6] != protocolICMPv6 || p[7] != 255 {
 		return Message{}, errNoClaim
 	}
 	length := int(binary.BigEndian.Uint16(p[4:]))
-	if length < lengthND || len(p) < headerIPv6+length {
+	if length < ndLength || len(p) < ipv6HeaderLength+length {
 		return Message{}, errNoClaim
 	}
-	icmp := p[headerIPv6 : headerIPv6+length]
+	icmp := p[ipv6HeaderLength : ipv6HeaderLength+length]
 	if icmp[0] != icmpAdvertisement || icmp[1] != 0 || checksum(p, icmp) != 0 {
 		return Message{}, errNoClaim
 	}
@@ -103,9 +103,10 @@ func parseAdvertisement(source MAC, p []byte) (Message, error) {
 		return Message{}, errNoClaim
 	}
 	m := Message{
-		Kind: Advertisement, Addr: target, MAC: source, IsGratuitous: !solicited, Override: icmp[4]&flagOverride != 0,
+		Kind: NeighbourAdvertisement, Addr: target, MAC: source, IsGratuitous: !solicited,
+		Override: icmp[4]&flagOverride != 0,
 	}
-	for options := icmp[lengthND:]; len(options) > 0; {
+	for options := icmp[ndLength:]; len(options) > 0; {
 		if len(options) < 8 || options[1] == 0 || len(options) < int(options[1])*8 {
 			return Message{}, errNoClaim
 		}

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Answer is the result of probing for an address.
-type Answer struct {
+// ProbeResult is the result of probing for an address.
+type ProbeResult struct {
 	// MAC is the station that has the address.
 	MAC MAC
 	// Err is set if the address could not be asked for, or answers may have been lost, so
@@ -50,7 +50,7 @@ var (
 // dropped answers Probe repeats the round.
 func (e *Ethernet) Probe(
 	ctx context.Context, questions []Question, count int, interval time.Duration,
-) map[netip.Addr]Answer {
+) map[netip.Addr]ProbeResult {
 	type linkAndFamily struct {
 		iface string
 		is6   bool
@@ -60,7 +60,7 @@ func (e *Ethernet) Probe(
 		key := linkAndFamily{q.Interface, q.Addr.Is6()}
 		groups[key] = append(groups[key], q)
 	}
-	answers := map[netip.Addr]Answer{}
+	answers := map[netip.Addr]ProbeResult{}
 	var mu sync.Mutex
 	var wait sync.WaitGroup
 	for key, group := range groups {
@@ -70,9 +70,9 @@ func (e *Ethernet) Probe(
 			defer mu.Unlock()
 			for _, q := range group {
 				if mac, ok := macByAddr[q.Addr]; ok {
-					answers[q.Addr] = Answer{MAC: mac}
+					answers[q.Addr] = ProbeResult{MAC: mac}
 				} else if err != nil {
-					answers[q.Addr] = Answer{Err: fmt.Errorf("probe for %s on %s: %w", q.Addr, key.iface, err)}
+					answers[q.Addr] = ProbeResult{Err: fmt.Errorf("probe for %s on %s: %w", q.Addr, key.iface, err)}
 				}
 			}
 		})
@@ -83,9 +83,9 @@ func (e *Ethernet) Probe(
 
 // linkProbe is one probe, for addresses of one family on one link.
 type linkProbe struct {
-	socket        *os.File
-	source        MAC
-	interfaceMACs map[MAC]bool
+	socket  *os.File
+	source  MAC
+	ownMACs map[MAC]bool
 	// pending are the questions that were asked and that an answer, or a better one, may
 	// yet settle, by address.
 	pending map[netip.Addr]Question
@@ -127,7 +127,7 @@ func (e *Ethernet) probeLink(
 	defer func() { _ = socket.Close() }()
 
 	p := &linkProbe{
-		socket: socket, source: source, interfaceMACs: own,
+		socket: socket, source: source, ownMACs: own,
 		pending: map[netip.Addr]Question{}, answeredBy: map[netip.Addr]MAC{}, unsettled: len(questions),
 	}
 	if err = p.run(ctx, questions, count, interval); err != nil || p.unsettled == 0 {
@@ -213,7 +213,7 @@ func (p *linkProbe) send(ctx context.Context, frame []byte) error {
 func (p *linkProbe) readAnswers(ctx context.Context, wait time.Duration) error {
 	return readMessages(ctx, p.socket, time.Now().Add(wait), func(m Message) bool {
 		q, isPending := p.pending[m.Addr]
-		if isPending && !p.interfaceMACs[m.MAC] && !slices.Contains(q.IgnoredMACs, m.MAC) {
+		if isPending && !p.ownMACs[m.MAC] && !slices.Contains(q.IgnoredMACs, m.MAC) {
 			p.recordAnswer(q, m.MAC)
 		}
 		return p.unsettled > 0

@@ -172,7 +172,7 @@ func TestProbeBatch(t *testing.T) {
 	if took := time.Since(start); took < count*interval {
 		t.Errorf("took %v", took)
 	}
-	if want := map[netip.Addr]Answer{netip.MustParseAddr("192.0.2.150"): {MAC: neighbourMAC}}; !cmp.Equal(
+	if want := map[netip.Addr]ProbeResult{netip.MustParseAddr("192.0.2.150"): {MAC: neighbourMAC}}; !cmp.Equal(
 		want, answers, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	) {
 		t.Errorf("answers %v", answers)
@@ -274,7 +274,7 @@ func TestProbeEndsWithContext(t *testing.T) {
 	connectNeighbour(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	e, ended := openEthernet(t), make(chan map[netip.Addr]Answer, 1)
+	e, ended := openEthernet(t), make(chan map[netip.Addr]ProbeResult, 1)
 	go func() { ended <- e.Probe(ctx, questionsFor("eth0", "192.0.2.1"), 10, time.Hour) }()
 	select {
 	case answers := <-ended:

@@ -26,9 +26,9 @@ type Question struct {
 	// IgnoredMACs are stations whose answers do not count: gateways, which may answer for
 	// every address as a proxy (RFC 1027).
 	IgnoredMACs []MAC
-	// IsOrdinary is that the question is the one by which any host finds the station of an
+	// IsAddressResolution is that the question is the one by which any host finds the station of an
 	// address: a single frame to all stations, with the Sender, which there has to be.
-	IsOrdinary bool
+	IsAddressResolution bool
 }
 
 var errNoSender = errors.New("there is no address of the node's own to ask from")
@@ -52,8 +52,8 @@ func ParseMACs(texts []string) []MAC {
 	return macs
 }
 
-// Frames returns the frames that ask the whole link, and one for each of the nodes. An ordinary
-// question is one frame.
+// Frames returns the frames that ask the whole link, and one for each of the nodes. One for
+// address resolution is a single frame.
 //
 // An ARP question is asked without a sender, because every host answers that, and with
 // one, which bridges that suppress neighbour discovery let through. A solicitation is
@@ -66,9 +66,9 @@ func (q Question) Frames(source MAC) ([][]byte, error) {
 		frames, errs = append(frames, frame), errors.Join(errs, err)
 	}
 	switch {
-	case q.IsOrdinary && !q.hasSender():
+	case q.IsAddressResolution && !q.hasSender():
 		return nil, errNoSender
-	case q.IsOrdinary && !q.Addr.Is6():
+	case q.IsAddressResolution && !q.Addr.Is6():
 		add(buildARPRequest(broadcast, source, q.Sender, q.Addr))
 	case !q.Addr.Is6():
 		add(ARPProbe(source, q.Addr))
@@ -80,7 +80,7 @@ func (q Question) Frames(source MAC) ([][]byte, error) {
 	default:
 		add(NDProbe(source, q.Addr))
 	}
-	if q.IsOrdinary {
+	if q.IsAddressResolution {
 		return frames, errs
 	}
 	for _, node := range q.NodeMACs[:min(len(q.NodeMACs), maxNodes)] {

@@ -76,7 +76,7 @@ func readMessages(ctx context.Context, socket *os.File, deadline time.Time, hand
 		case err != nil:
 			return err
 		}
-		if m, err := Parse(buffer[:n]); err == nil && !handle(m) {
+		if m, err := ParseMessage(buffer[:n]); err == nil && !handle(m) {
 			return nil
 		}
 	}

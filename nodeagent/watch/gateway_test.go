@@ -54,15 +54,19 @@ func TestForgedGateways(t *testing.T) {
 		answer Answer
 		edit   func(*Settings, *Target)
 	}{
-		"to all":              {Answer{Kind: Resolve, Addr: gatewayAddr, MAC: gatewayMAC}, withoutWitnesses},
-		"for another address": {Answer{Kind: Resolve, Addr: node4Addr, MAC: gatewayMAC, IsDirect: true}, withoutWitnesses},
-		"by the watched node": {Answer{Kind: Resolve, Addr: gatewayAddr, MAC: node1MAC, IsDirect: true}, withoutWitnesses},
-		"to an echo":          {Answer{Kind: Echo, Addr: gatewayAddr, MAC: gatewayMAC, Round: cold + 1}, withoutWitnesses},
+		"to all": {Answer{Kind: Resolve, Addr: gatewayAddr, MAC: gatewayMAC}, withoutWitnesses},
+		"for another address": {
+			Answer{Kind: Resolve, Addr: node4Addr, MAC: gatewayMAC, IsDirectAnswer: true}, withoutWitnesses,
+		},
+		"by the watched node": {
+			Answer{Kind: Resolve, Addr: gatewayAddr, MAC: node1MAC, IsDirectAnswer: true}, withoutWitnesses,
+		},
+		"to an echo": {Answer{Kind: Echo, Addr: gatewayAddr, MAC: gatewayMAC, Round: cold + 1}, withoutWitnesses},
 		"although there is another node": {
-			Answer{Kind: Resolve, Addr: gatewayAddr, MAC: gatewayMAC, IsDirect: true}, func(*Settings, *Target) {},
+			Answer{Kind: Resolve, Addr: gatewayAddr, MAC: gatewayMAC, IsDirectAnswer: true}, func(*Settings, *Target) {},
 		},
 		"where only echoes count": {
-			Answer{Kind: Resolve, Addr: gatewayAddr, MAC: gatewayMAC, IsDirect: true},
+			Answer{Kind: Resolve, Addr: gatewayAddr, MAC: gatewayMAC, IsDirectAnswer: true},
 			func(s *Settings, target *Target) { s.TrustsEchoOnly, target.Witnesses = true, nil },
 		},
 	} {

@@ -25,9 +25,9 @@ type Answer struct {
 	MAC string
 	// Round is the number of the round whose echo is answered. Other answers have none.
 	Round uint16
-	// IsDirect means that an answer to a Resolve was for this node alone: it shows that the question
+	// IsDirectAnswer means that an answer to a Resolve was for this node alone: it shows that the question
 	// has arrived. What a station says to all does not.
-	IsDirect bool
+	IsDirectAnswer bool
 }
 
 // Hear notes an answer. Its cost does not depend on how many answers come: what stations send
@@ -56,7 +56,7 @@ func (w *Watcher) Hear(a Answer) {
 		}
 	}
 	isGateway := slices.Contains(w.target.Gateways, a.Addr) && !slices.Contains(w.target.Watched.MACs, a.MAC)
-	if isGateway && a.Kind == Resolve && a.IsDirect && w.areGatewaysAsked() {
+	if isGateway && a.Kind == Resolve && a.IsDirectAnswer && w.areGatewaysAsked() {
 		w.gatewayWitnesses.hasAnswered = true
 	}
 }
@@ -88,7 +88,7 @@ func (w *Watcher) hearWitness(witness *liveness, a Answer) {
 		return
 	case a.Kind == Echo && a.Round == w.number:
 		witness.hasEchoed = true
-	case a.Kind == Resolve && a.IsDirect && !witness.hasEchoed && !w.settings.TrustsEchoOnly:
+	case a.Kind == Resolve && a.IsDirectAnswer && !witness.hasEchoed && !w.settings.TrustsEchoOnly:
 	default:
 		return
 	}

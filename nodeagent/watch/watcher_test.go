@@ -452,7 +452,7 @@ func TestForgedWitnesses(t *testing.T) {
 			return Answer{Kind: Echo, Addr: node3Addr, MAC: node3MAC, Round: round - 1}
 		},
 		"by the fabric": func(uint16) Answer {
-			return Answer{Kind: Resolve, Addr: node3Addr, MAC: node3MAC, IsDirect: true}
+			return Answer{Kind: Resolve, Addr: node3Addr, MAC: node3MAC, IsDirectAnswer: true}
 		},
 		"by the watched node": func(round uint16) Answer {
 			return Answer{Kind: Echo, Addr: node3Addr, MAC: node1MAC, Round: round}

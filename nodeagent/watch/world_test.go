@@ -116,7 +116,7 @@ func (w *world) round(takes time.Duration) []Address {
 func (w *world) ask(q Question, round uint16) {
 	for _, s := range w.stations {
 		isAsked := slices.Contains(s.addresses, q.Addr) && (q.IsForAll || slices.Contains(q.MACs, s.mac))
-		answer := Answer{Kind: q.Kind, Addr: q.Addr, MAC: s.mac, IsDirect: q.Kind == Resolve}
+		answer := Answer{Kind: q.Kind, Addr: q.Addr, MAC: s.mac, IsDirectAnswer: q.Kind == Resolve}
 		switch {
 		case !isAsked:
 		case q.Kind == Echo && !s.isDead && !s.dropsEchoes:

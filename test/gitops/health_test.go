@@ -233,15 +233,15 @@ type silentLink struct{}
 func (silentLink) Announce(string, netip.Addr) error { return nil }
 
 // Probe gets no answer.
-func (silentLink) Probe(context.Context, []neigh.Question, int, time.Duration) map[netip.Addr]neigh.Answer {
+func (silentLink) Probe(context.Context, []neigh.Question, int, time.Duration) map[netip.Addr]neigh.ProbeResult {
 	return nil
 }
 
 // Ask gets no answer.
 func (silentLink) Ask(neigh.Question) error { return nil }
 
-// ExcludePodMACs does nothing: no station is heard.
-func (silentLink) ExcludePodMACs([]string) {}
+// SetPodMACs does nothing: no station is heard.
+func (silentLink) SetPodMACs([]string) {}
 
 // AskStation gets no answer.
 func (silentLink) AskStation(neigh.Question, neigh.MAC) error { return nil }

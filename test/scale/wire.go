@@ -57,7 +57,7 @@ func (w *wire) unplug(node int) {
 
 // Announce makes a claim. All other stations of the link hear it.
 func (s *station) Announce(_ string, addr netip.Addr) error {
-	message := neigh.Message{Kind: neigh.Request, Addr: addr, MAC: mac(s.node), IsGratuitous: true}
+	message := neigh.Message{Kind: neigh.ARPRequest, Addr: addr, MAC: mac(s.node), IsGratuitous: true}
 	var listeners []func(neigh.Message)
 	s.wire.mu.Lock()
 	s.wire.lastClaimants[addr] = s
@@ -76,15 +76,15 @@ func (s *station) Announce(_ string, addr netip.Addr) error {
 // Probe takes as long as a probe that nobody answers.
 func (s *station) Probe(
 	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
-) map[netip.Addr]neigh.Answer {
+) map[netip.Addr]neigh.ProbeResult {
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(count) * interval):
 	}
-	answers := map[netip.Addr]neigh.Answer{}
+	answers := map[netip.Addr]neigh.ProbeResult{}
 	for _, q := range questions {
 		if holder := s.findHolder(q.Addr); holder != nil {
-			answers[q.Addr] = neigh.Answer{MAC: mac(holder.node)}
+			answers[q.Addr] = neigh.ProbeResult{MAC: mac(holder.node)}
 		}
 	}
 	return answers
@@ -96,8 +96,8 @@ func (s *station) Ask(q neigh.Question) error {
 	return nil
 }
 
-// ExcludePodMACs does nothing: a station has one interface.
-func (*station) ExcludePodMACs([]string) {}
+// SetPodMACs does nothing: a station has one interface.
+func (*station) SetPodMACs([]string) {}
 
 // AskStation gets its answer at once, if that station answers for the address.
 func (s *station) AskStation(q neigh.Question, to neigh.MAC) error {
@@ -113,7 +113,7 @@ func (s *station) deliverAnswer(addr netip.Addr, holder *station) {
 	wanted, receive := s.wanted, s.receive
 	s.wire.mu.Unlock()
 	if holder != nil && receive != nil && wanted(addr) {
-		receive(neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac(holder.node), IsDirect: true})
+		receive(neigh.Message{Kind: neigh.ARPReply, Addr: addr, MAC: mac(holder.node), IsDirect: true})
 	}
 }
 

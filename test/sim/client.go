@@ -37,7 +37,7 @@ func (s *station) receive(frame []byte) {
 	if addr, isAsked := askedFor(frame); isAsked && !s.has[addr].IsZero() {
 		s.port.Send(claimTo(frame, s.mac, addr))
 	}
-	m, err := neigh.Parse(frame)
+	m, err := neigh.ParseMessage(frame)
 	if err != nil {
 		return
 	}

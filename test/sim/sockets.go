@@ -29,14 +29,14 @@ type listener struct {
 // probe collects the answers to questions.
 type probe struct {
 	questions map[netip.Addr]neigh.Question
-	answers   map[netip.Addr]neigh.Answer
+	answers   map[netip.Addr]neigh.ProbeResult
 	// settled is signalled when no better answer can come.
 	settled chan struct{}
 }
 
 // receive passes a frame that an interface hears on to those who wait for it.
 func (a *agent) receive(c *NIC, frame []byte) {
-	if m, err := neigh.Parse(frame); err == nil && m.MAC != c.MAC {
+	if m, err := neigh.ParseMessage(frame); err == nil && m.MAC != c.MAC {
 		for _, l := range a.sockets.listeners {
 			if l.iface == c.Name && l.wanted(m.Addr) {
 				a.after(a.world.Between(minSlice, maxSlice), func() { l.heard(m) })
@@ -47,14 +47,17 @@ func (a *agent) receive(c *NIC, frame []byte) {
 		}
 		for _, x := range a.sockets.exchanges {
 			if x.nic == c {
-				x.keep(neigh.Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.IsDirect && m.Kind != neigh.Request && !m.IsGratuitous})
+				x.keep(neigh.ExchangeAnswer{
+					Addr: m.Addr, MAC: m.MAC,
+					IsDirectAnswer: m.IsDirect && m.Kind != neigh.ARPRequest && !m.IsGratuitous,
+				})
 			}
 		}
 	}
 	if e, err := neigh.ParseEcho(frame); err == nil {
 		for _, x := range a.sockets.exchanges {
 			if x.nic == c && e.ID == x.id && e.Token == x.token {
-				x.keep(neigh.Heard{Number: e.Number, IsEcho: true, Addr: e.Addr, MAC: e.MAC})
+				x.keep(neigh.ExchangeAnswer{Sequence: e.Sequence, IsEcho: true, Addr: e.Addr, MAC: e.MAC})
 			}
 		}
 	}
@@ -108,7 +111,7 @@ func (n neighbours) AskStation(q neigh.Question, station neigh.MAC) error {
 	return n.send(q.Interface, func(mac neigh.MAC) ([][]byte, error) { return one(q.FrameFor(mac, station)) })
 }
 
-func (neighbours) ExcludePodMACs([]string) {}
+func (neighbours) SetPodMACs([]string) {}
 
 func (n neighbours) Listen(
 	ctx context.Context, iface string, wanted func(netip.Addr) bool, heard func(neigh.Message),
@@ -127,9 +130,9 @@ var errNoCarrier = errors.New("the interface has no carrier")
 
 func (n neighbours) Probe(
 	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
-) map[netip.Addr]neigh.Answer {
+) map[netip.Addr]neigh.ProbeResult {
 	a, s := n.agent, &n.agent.sockets
-	p := &probe{map[netip.Addr]neigh.Question{}, map[netip.Addr]neigh.Answer{}, make(chan struct{}, 1)}
+	p := &probe{map[netip.Addr]neigh.Question{}, map[netip.Addr]neigh.ProbeResult{}, make(chan struct{}, 1)}
 	for _, q := range questions {
 		p.questions[q.Addr] = q
 	}
@@ -151,7 +154,7 @@ func (n neighbours) Probe(
 	s.probes = slices.DeleteFunc(s.probes, func(other *probe) bool { return other == p })
 	for _, q := range questions {
 		if _, isAnswered := p.answers[q.Addr]; !isAnswered && isDown(q) {
-			p.answers[q.Addr] = neigh.Answer{Err: errNoCarrier}
+			p.answers[q.Addr] = neigh.ProbeResult{Err: errNoCarrier}
 		}
 	}
 	for _, q := range questions {
@@ -180,7 +183,7 @@ func (p *probe) hear(iface string, m neigh.Message) {
 	}
 	isNode := slices.Contains(q.NodeMACs, m.MAC)
 	if p.answers[m.Addr].MAC == (neigh.MAC{}) || isNode {
-		p.answers[m.Addr] = neigh.Answer{MAC: m.MAC}
+		p.answers[m.Addr] = neigh.ProbeResult{MAC: m.MAC}
 	}
 	for addr, q := range p.questions {
 		mac := p.answers[addr].MAC
@@ -200,7 +203,7 @@ type exchange struct {
 	nic    *NIC
 	id     uint16
 	token  [8]byte
-	heard  []neigh.Heard
+	heard  []neigh.ExchangeAnswer
 	isLost bool
 }
 
@@ -220,7 +223,7 @@ func (a *agent) openExchange(iface string) (nodeagent.Exchange, error) {
 	return x, nil
 }
 
-func (x *exchange) keep(h neigh.Heard) {
+func (x *exchange) keep(h neigh.ExchangeAnswer) {
 	if len(x.heard) >= maxHeard {
 		x.isLost = true
 		return
@@ -229,11 +232,11 @@ func (x *exchange) keep(h neigh.Heard) {
 }
 
 func (x *exchange) SendEcho(addr, sender netip.Addr, station neigh.MAC, number uint16) error {
-	echo := neigh.Echo{Addr: addr, Sender: sender, MAC: station, ID: x.id, Number: number, Token: x.token}
-	return x.send(x.nic.Name, func(mac neigh.MAC) ([][]byte, error) { return one(echo.Request(mac)) })
+	echo := neigh.Echo{Addr: addr, Sender: sender, MAC: station, ID: x.id, Sequence: number, Token: x.token}
+	return x.send(x.nic.Name, func(mac neigh.MAC) ([][]byte, error) { return one(echo.RequestFrame(mac)) })
 }
 
-func (x *exchange) Drain(heard func(neigh.Heard)) error {
+func (x *exchange) Drain(heard func(neigh.ExchangeAnswer)) error {
 	all, isLost := x.heard, x.isLost
 	x.heard, x.isLost = nil, false
 	for _, h := range all {

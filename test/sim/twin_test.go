@@ -191,7 +191,7 @@ var observerMAC = neigh.MAC{2, 0, 0, 0, 2, 9}
 
 // hear notes what a frame says that comes to the observer.
 func (c *twinCluster) hear(frame []byte) {
-	m, err := neigh.Parse(frame)
+	m, err := neigh.ParseMessage(frame)
 	if err != nil {
 		return
 	}

@@ -173,7 +173,7 @@ func TestFramesOfTheProduct(t *testing.T) {
 		link := w.NewLink()
 		var got []neigh.Message
 		link.Connect("b", func(frame []byte) {
-			message, err := neigh.Parse(frame)
+			message, err := neigh.ParseMessage(frame)
 			if err != nil {
 				t.Error(err)
 			}
