@@ -165,7 +165,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 		return err
 	}
 	defer recorded.Stop()
-	if err := errors.Join(setUp(ctx, mgr, o, image, recorded.Recorder), setUpPolicies(ctx, mgr, o)); err != nil {
+	if err := errors.Join(addControllers(ctx, mgr, o, image, recorded.Recorder), setUpPolicies(ctx, mgr, o)); err != nil {
 		return err
 	}
 	ready := map[string]healthz.Checker{"ping": healthz.Ping}
@@ -256,9 +256,9 @@ func agentImage(ctx context.Context, c client.Reader, o managerOptions) (string,
 	return "", fmt.Errorf("pod %s has no container named manager: set --agent-image", o.podName)
 }
 
-// setUp adds the controllers to mgr, with recorders by name. Every replica watches; only the
+// addControllers adds the controllers to mgr, with recorders by name. Every replica watches; only the
 // leader's controllers run.
-func setUp(
+func addControllers(
 	ctx context.Context, mgr manager.Manager, o managerOptions, image string, recorder func(string) events.EventRecorder,
 ) error {
 	live := controllers.NewLiveness(time.Now)
@@ -266,7 +266,7 @@ func setUp(
 		return fmt.Errorf("watch agents: %w", err)
 	}
 	// The leader writes its Lease twice a second.
-	restored := &revision.EndWhenRestored{What: "Lease " + controllers.LeaderLease, Interval: restoreCheckInterval,
+	restored := &revision.RestoreDetector{Subject: "Lease " + controllers.LeaderLease, Interval: restoreCheckInterval,
 		Read: func(ctx context.Context) (string, error) {
 			lease := &coordinationv1.Lease{}
 			err := mgr.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: controllers.LeaderLease}, lease)

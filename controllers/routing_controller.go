@@ -253,7 +253,7 @@ func (r *RoutingReconciler) writePasswords(ctx context.Context, g *routingInputs
 		data := map[string][]byte{}
 		for file, ref := range files {
 			content, exists := g.Password(ref)
-			if _, problem := tcpmd5.PasswordIn(content); exists && problem == "" {
+			if _, problem := tcpmd5.ParsePassword(content); exists && problem == "" {
 				data[file] = content
 			} else if before, exists := stored[file]; exists {
 				data[file] = before

@@ -138,7 +138,7 @@ func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
 
 // forgetVersion makes the index take the next version of a Service that it is shown, however
 // old: the cache has gone back to an older one, as when the API server's database is restored
-// from a backup. The manager then ends (EndWhenRestored), but not at the same moment.
+// from a backup. The manager then ends (RestoreDetector), but not at the same moment.
 func (x *serviceIndex) forgetVersion(key client.ObjectKey) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -54,7 +54,7 @@ var version = "dev"
 type options struct {
 	nodeName, namespace   string
 	stateDir, passwordDir string
-	activeUnitsDir        string
+	unitDir               string
 	logLevel              string
 	httpserver.Options
 }
@@ -85,7 +85,7 @@ func newCommand() *cobra.Command {
 		&o.passwordDir, "password-dir", "/etc/purelb/passwords", "folder with the passwords of neighbours, a file each",
 	)
 	f.StringVar(
-		&o.activeUnitsDir, "systemd-unit-dir", "/run/systemd/units",
+		&o.unitDir, "systemd-unit-dir", "/run/systemd/units",
 		"folder in which systemd keeps a link for each active service, by which a shutdown of the node is noticed",
 	)
 	o.AddFlags(f, ":7474", ":7475")
@@ -119,16 +119,16 @@ func run(ctx context.Context, o options) error {
 	buildinfo.Register(metrics.Registry, version)
 	s := &speaker.Speaker{
 		Cache: mgr.GetCache(), Client: mgr.GetClient(), Kernel: kernel,
-		NewServer: func(changed func()) speaker.Server { return gobgp.New(logger.WithName("gobgp"), changed) },
+		NewBGPServer: func(changed func()) speaker.BGPServer { return gobgp.New(logger.WithName("gobgp"), changed) },
 		StartBFD: func(ctx context.Context, changed func(), failed func(netip.Addr)) (speaker.BFD, error) {
 			return udp.Start(ctx, logger.WithName("bfd"), changed, failed)
 		},
-		ProxyForwards: proxyCheck{proxyHealth, proxyMetricsURL}.forwards, Metrics: speaker.NewMetrics(metrics.Registry),
+		ProxyForwards: proxyCheck{proxyHealthURL, proxyMetricsURL}.forwards, Metrics: speaker.NewMetrics(metrics.Registry),
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
-		UnitDir: o.activeUnitsDir,
+		UnitDir: o.unitDir,
 	}
 	// The speaker writes little, but each answer with a list has the version of the whole database.
-	restored := &revision.EndWhenRestored{What: "the list of NodeRoutings", Interval: restoreCheckInterval,
+	restored := &revision.RestoreDetector{Subject: "the list of NodeRoutings", Interval: restoreCheckInterval,
 		Read: func(ctx context.Context) (string, error) {
 			list := &purelbv1.NodeRoutingList{}
 			err := mgr.GetAPIReader().List(

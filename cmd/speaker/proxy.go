@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// proxyHealth is where kube-proxy says whether it works, and proxyMetricsURL where it serves its metrics, by
+	// proxyHealthURL is where kube-proxy says whether it works, and proxyMetricsURL where it serves its metrics, by
 	// default.
-	proxyHealth     = "http://127.0.0.1:10256/healthz"
+	proxyHealthURL  = "http://127.0.0.1:10256/healthz"
 	proxyMetricsURL = "http://127.0.0.1:10249/metrics"
 	proxyTimeout    = 500 * time.Millisecond
 	// maxProxyMetrics is how many bytes of metrics are read.

@@ -77,7 +77,7 @@ func Render(in Inputs) Result {
 		if ref != nil {
 			password, exists := in.Password(*ref)
 			if result.LacksSecret = !exists; exists {
-				_, result.PasswordProblem = tcpmd5.PasswordIn(password)
+				_, result.PasswordProblem = tcpmd5.ParsePassword(password)
 			}
 		}
 		for _, n := range selectNodes(p, in.Nodes) {

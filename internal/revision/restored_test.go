@@ -35,7 +35,7 @@ func TestFaultRestoredDatabaseEndsProgram(t *testing.T) {
 				return version, nil
 			}
 			begun := time.Now()
-			err := (&revision.EndWhenRestored{What: "a Lease", Read: read, Interval: interval}).Start(ctx)
+			err := (&revision.RestoreDetector{Subject: "a Lease", Read: read, Interval: interval}).Start(ctx)
 			want := row.took
 			if want == 0 {
 				want = time.Hour
@@ -58,7 +58,7 @@ func TestRestoredTimeout(t *testing.T) {
 			<-ctx.Done()
 			return "", ctx.Err()
 		}
-		if err := (&revision.EndWhenRestored{Read: read, Interval: time.Minute}).Start(ctx); err != nil || requests != 30 {
+		if err := (&revision.RestoreDetector{Read: read, Interval: time.Minute}).Start(ctx); err != nil || requests != 30 {
 			t.Errorf("%v after %d requests, want 30 of two minutes", err, requests)
 		}
 	})

@@ -19,7 +19,7 @@ type Runner interface {
 	Go(task func())
 	// Each calls do with the numbers from 0 to count-1, each in a task of its own, and waits until all have
 	// ended.
-	Each(count int, do func(i int))
+	ForEachParallel(count int, do func(i int))
 	// Wait waits until there is a signal, a while has passed, or ctx has ended, at most maxSignals
 	// signals. Of the signals that there are it takes the first one and returns its index, otherwise
 	// TimeOver or, before all others, Ended. Forever is a while that does not pass; a while of 0 or less
@@ -63,8 +63,8 @@ type Goroutines struct{}
 // Go begins a goroutine.
 func (Goroutines) Go(task func()) { go task() }
 
-// Each runs goroutines, and waits for them.
-func (Goroutines) Each(count int, do func(i int)) {
+// ForEachParallel runs goroutines, and waits for them.
+func (Goroutines) ForEachParallel(count int, do func(i int)) {
 	var wg sync.WaitGroup
 	for i := range count {
 		wg.Go(func() { do(i) })

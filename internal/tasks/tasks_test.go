@@ -52,7 +52,7 @@ func TestWait(t *testing.T) {
 func TestEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sum atomic.Int64
-		tasks.Goroutines{}.Each(10, func(i int) {
+		tasks.Goroutines{}.ForEachParallel(10, func(i int) {
 			time.Sleep(time.Duration(i) * time.Second)
 			sum.Add(int64(i))
 		})

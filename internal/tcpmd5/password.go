@@ -9,9 +9,9 @@ import (
 // maxPassword is the longest password that Linux takes, in bytes (TCP_MD5SIG_MAXKEYLEN of linux/tcp.h).
 const maxPassword = 80
 
-// PasswordIn returns the password that a key of a Secret, or the file of one, has, without the end of its last line.
+// ParsePassword returns the password that a key of a Secret, or the file of one, has, without the end of its last line.
 // problem says why no session can have it; it is empty if one can.
-func PasswordIn(content []byte) (password, problem string) {
+func ParsePassword(content []byte) (password, problem string) {
 	trimmed := bytes.TrimRight(content, "\r\n")
 	switch n := len(trimmed); {
 	case n == 0:

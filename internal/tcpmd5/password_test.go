@@ -14,7 +14,7 @@ func TestPasswordIn(t *testing.T) {
 		"x": {"x", ""}, "x\ny\n": {"x\ny", ""}, longest + "\r\n": {longest, ""}, "": {"", "is empty"}, "\n": {"", "is empty"},
 		longest + "x": {longest + "x", "has 81 bytes: TCP MD5 takes at most 80"},
 	} {
-		if password, problem := tcpmd5.PasswordIn([]byte(content)); password != want[0] || problem != want[1] {
+		if password, problem := tcpmd5.ParsePassword([]byte(content)); password != want[0] || problem != want[1] {
 			t.Errorf("%q: %q %s, not %q %s", content, password, problem, want[0], want[1])
 		}
 	}

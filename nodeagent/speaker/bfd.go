@@ -14,7 +14,7 @@ import (
 // BFD watches neighbours.
 type BFD interface {
 	// Sync makes the neighbours that are watched those. The sessions of those that stay go on.
-	Sync(map[netip.Addr]bfd.Neighbour)
+	Sync(map[netip.Addr]bfd.NeighbourSettings)
 	// State returns the state of the session with a neighbour.
 	State(neighbour netip.Addr) bfd.State
 	// Wait returns when all sessions have ended.
@@ -44,14 +44,14 @@ func (s *Speaker) resetSession(ctx context.Context, neighbour netip.Addr) {
 	if server == nil {
 		return
 	}
-	if err := server.Reset(ctx, neighbour); err != nil && ctx.Err() == nil {
+	if err := server.ResetSession(ctx, neighbour); err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "The session of a neighbour whose BFD failed goes on")
 	}
 }
 
 // watchNeighbours watches neighbours by BFD, and notes in the sessions with them how that is.
 func (s *Speaker) watchNeighbours(sessions []routes.Session) {
-	watched, waits := s.state.bfdWaits.Watch(s.state.held.Peers, sessions, s.state.bfd.State, s.Tasks.Now())
+	watched, waits := s.state.bfdWaits.DecideWatched(s.state.held.Peers, sessions, s.state.bfd.State, s.Tasks.Now())
 	s.state.bfdWaits = waits
 	s.state.bfd.Sync(watched)
 }

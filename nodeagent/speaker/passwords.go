@@ -7,9 +7,9 @@ import (
 	"github.com/purelb/purelb-operator/internal/tcpmd5"
 )
 
-// passwordIn returns a function that reads the password in a file of a folder, if it is there.
+// passwordReader returns a function that reads the password in a file of a folder, if it is there.
 // The kubelet replaces all files of the folder at once when the Secret changes.
-func passwordIn(dir string) func(name string) (string, bool) {
+func passwordReader(dir string) func(name string) (string, bool) {
 	return func(name string) (string, bool) {
 		if name != filepath.Base(name) || name == "." || name == ".." {
 			return "", false
@@ -18,7 +18,7 @@ func passwordIn(dir string) func(name string) (string, bool) {
 		if err != nil {
 			return "", false
 		}
-		password, problem := tcpmd5.PasswordIn(content)
+		password, problem := tcpmd5.ParsePassword(content)
 		return password, problem == ""
 	}
 }

@@ -67,17 +67,17 @@ const (
 	maxRefusalRetry = time.Minute
 )
 
-// Server is the BGP library.
-type Server interface {
+// BGPServer is the BGP library.
+type BGPServer interface {
 	// Start begins to work as the router with an identifier.
 	Start(ctx context.Context, routerID netip.Addr, asn uint32) error
-	// Change makes changes, and returns what the library refuses.
-	Change(ctx context.Context, changes routes.Changes) routes.Refused
+	// Apply makes changes, and returns what the library refuses.
+	Apply(ctx context.Context, changes routes.Changes) routes.Refusals
 	// TendSessions opens again those sessions that are to be, ends those that must not go on, and returns the
 	// sessions with all neighbours.
 	TendSessions(ctx context.Context) ([]routes.Session, error)
-	// Reset begins the session with a neighbour anew, if it is up; the neighbour drops the routes.
-	Reset(ctx context.Context, neighbour netip.Addr) error
+	// ResetSession begins the session with a neighbour anew, if it is up; the neighbour drops the routes.
+	ResetSession(ctx context.Context, neighbour netip.Addr) error
 	// Stop ends all sessions; neighbours keep the routes for a while if it is graceful.
 	Stop(ctx context.Context, graceful bool) error
 }
@@ -99,8 +99,8 @@ type Speaker struct {
 	Cache  cache.Cache
 	Client client.Client
 	Kernel Kernel
-	// NewServer makes the BGP library, which calls changed when a session changes.
-	NewServer func(changed func()) Server
+	// NewBGPServer makes the BGP library, which calls changed when a session changes.
+	NewBGPServer func(changed func()) BGPServer
 	// StartBFD begins to watch no neighbours, until ctx ends. It calls changed when a session changes, and
 	// failed when the path to a neighbour has failed.
 	StartBFD func(ctx context.Context, changed func(), failed func(neighbour netip.Addr)) (BFD, error)
@@ -131,7 +131,7 @@ type Speaker struct {
 	isReady atomic.Bool
 
 	// runningServer has the library as long as it runs. Rounds change it; resetSession waits for none.
-	runningServer atomic.Pointer[Server]
+	runningServer atomic.Pointer[BGPServer]
 
 	// mu protects the two below, which the cache's goroutine writes.
 	mu      sync.Mutex
@@ -151,17 +151,17 @@ type state struct {
 	endBFD   func()
 	bfdWaits routes.BFDWaits
 	// held is what the library holds, and routerID as which router it was started.
-	held           routes.Desired
+	held           routes.Config
 	routerID       netip.Addr
 	libraryRefusal libraryRefusal
-	// blocked says why nothing can be changed; empty if it can. The routes stay meanwhile.
-	blocked string
+	// blockedReason says why nothing can be changed; empty if it can. The routes stay meanwhile.
+	blockedReason string
 	// isRestart means that an earlier speaker ran since the node booted.
 	isRestart bool
-	// isOpen means that sessions may be opened: the service proxy works, or has been waited for.
-	isOpen    bool
-	startedAt time.Time
-	drain     drainState
+	// mayOpenSessions means that sessions may be opened: the service proxy works, or has been waited for.
+	mayOpenSessions bool
+	startedAt       time.Time
+	drain           drainState
 	// lingering are the routes that others replace. A new process withdraws them at once: it holds
 	// the others when its sessions begin.
 	lingering routes.Lingering
@@ -184,7 +184,7 @@ func (s *state) failureGap(before, after purelbv1.NodeRoutingStatus) time.Durati
 	switch {
 	case equality.Semantic.DeepEqual(before, after):
 		return 0
-	case routes.AreSameButFailures(before, after):
+	case routes.EqualExceptFailures(before, after):
 		return s.failures.Next()
 	}
 	s.failures.Reset()
@@ -285,7 +285,7 @@ func (s *Speaker) restore(ctx context.Context) error {
 	}
 	s.routing = routing
 	s.state = state{
-		isRestart: isSameBoot, isOpen: isSameBoot, startedAt: s.Tasks.Now(), routers: map[string]netip.Addr{},
+		isRestart: isSameBoot, mayOpenSessions: isSameBoot, startedAt: s.Tasks.Now(), routers: map[string]netip.Addr{},
 		addresses: map[string][]plan.Address{}, bootID: bootID,
 		unit:           unitWatch{dir: s.UnitDir},
 		libraryRefusal: libraryRefusal{backoff: pacing.Backoff{Min: minRefusalRetry, Max: maxRefusalRetry}},
@@ -373,30 +373,30 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	if routing == nil || isDeleted && s.server() == nil {
 		return pollInterval, nil // nothing is known yet, or nothing is to be done any more
 	}
-	s.state.unit.hasStopped()
+	s.state.unit.observe()
 	now := s.Tasks.Now()
 	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
 	addresses, err := s.agentAddresses(ctx, string(routing.Spec.Interface))
 	if err != nil {
-		s.state.blocked = "what the node has to advertise is not known, and nothing changes: " + err.Error()
+		s.state.blockedReason = "what the node has to advertise is not known, and nothing changes: " + err.Error()
 		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, isDrained))
 	}
 	if err := s.startServer(ctx, routing); err != nil {
-		s.state.blocked = "BGP cannot be started, and is tried again: " + err.Error()
+		s.state.blockedReason = "BGP cannot be started, and is tried again: " + err.Error()
 		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, isDrained))
 	}
-	s.state.blocked = ""
+	s.state.blockedReason = ""
 	desired := routes.Decide(routes.Inputs{
 		Spec: routing.Spec, Networks: routes.Networks(addresses), AddressesOn: s.addressesOn, Drain: phase,
-		Password: passwordIn(s.PasswordDir), RouterAddressOn: s.routerAddressOn, Restarting: s.state.isRestart,
+		Password: passwordReader(s.PasswordDir), RouterAddressOn: s.routerAddressOn, IsRestart: s.state.isRestart,
 	})
-	desired, lingering, lingerWait := s.state.lingering.Extend(s.state.held, desired, now)
+	desired, lingering, lingerWait := s.state.lingering.AddTo(s.state.held, desired, now)
 	s.state.lingering = lingering
 	next := pollInterval
-	if !s.mayOpen(ctx) {
+	if !s.mayOpenSessions(ctx) {
 		next = proxyInterval
 	}
-	retryWait, err := s.change(ctx, desired, now)
+	retryWait, err := s.apply(ctx, desired, now)
 	if !isDeleted {
 		s.saveCheckpoint(routing)
 	}
@@ -414,7 +414,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 // it and adds it at once. A route that went meanwhile would be missing at routers for longer than the address.
 func (s *Speaker) agentAddresses(ctx context.Context, iface string) ([]netip.Prefix, error) {
 	addresses, err := s.Kernel.AgentAddresses(iface)
-	if err != nil || !routes.HaveGone(s.state.held.Networks, addresses) {
+	if err != nil || !routes.HasLostAddress(s.state.held.Networks, addresses) {
 		return addresses, err
 	}
 	s.Tasks.Wait(ctx, lookAgainTime)
@@ -444,18 +444,18 @@ func (s *Speaker) reportSessions(ctx context.Context, routing *purelbv1.NodeRout
 	return nil
 }
 
-// change makes the library hold what is desired. What it has refused it is given again after a while, or as
+// apply makes the library hold what is desired. What it has refused it is given again after a while, or as
 // soon as something else is to change; until then change returns how long that is.
-func (s *Speaker) change(ctx context.Context, desired routes.Desired, now time.Time) (wait time.Duration, err error) {
-	changes := routes.Difference(s.state.held, desired, s.state.isOpen)
+func (s *Speaker) apply(ctx context.Context, desired routes.Config, now time.Time) (wait time.Duration, err error) {
+	changes := routes.Diff(s.state.held, desired, s.state.mayOpenSessions)
 	refusal := &s.state.libraryRefusal
 	if refusal.err != nil && now.Before(refusal.retryAt) && reflect.DeepEqual(changes, refusal.rest) {
 		s.state.held.Networks, s.state.held.Waiting = desired.Networks, desired.Waiting
 		return refusal.retryAt.Sub(now), nil
 	}
-	var refused routes.Refused
+	var refused routes.Refusals
 	if !changes.IsEmpty() {
-		refused = s.server().Change(ctx, changes)
+		refused = s.server().Apply(ctx, changes)
 		s.logChanges(ctx, changes)
 	}
 	s.state.held = routes.AfterChanges(s.state.held, desired, changes, refused)
@@ -463,14 +463,14 @@ func (s *Speaker) change(ctx context.Context, desired routes.Desired, now time.T
 		refusal.backoff.Reset()
 		return 0, nil
 	}
-	refusal.rest = routes.Difference(s.state.held, desired, s.state.isOpen)
+	refusal.rest = routes.Diff(s.state.held, desired, s.state.mayOpenSessions)
 	wait = refusal.backoff.Next()
 	refusal.retryAt = now.Add(wait)
 	return wait, refusal.err
 }
 
 // server returns the library, nil if it does not run.
-func (s *Speaker) server() Server {
+func (s *Speaker) server() BGPServer {
 	if running := s.runningServer.Load(); running != nil {
 		return *running
 	}
@@ -496,9 +496,9 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 			log.FromContext(ctx).Error(err, "The sessions did not end in order")
 		}
 		s.runningServer.Store(nil)
-		s.state.held, s.state.isRestart = routes.Desired{}, true
+		s.state.held, s.state.isRestart = routes.Config{}, true
 	}
-	server := s.NewServer(func() { pacing.Signal(s.wake) })
+	server := s.NewBGPServer(func() { pacing.Signal(s.wake) })
 	// Each session has an autonomous system of its own: this one is never seen.
 	const unusedASN = 64512
 	if err := server.Start(ctx, routerID, unusedASN); err != nil {
@@ -509,13 +509,13 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 	return nil
 }
 
-// mayOpen reports whether sessions may be opened. A speaker that starts with its node waits for
+// mayOpenSessions reports whether sessions may be opened. A speaker that starts with its node waits for
 // the service proxy, without which the node would drop what it attracts.
-func (s *Speaker) mayOpen(ctx context.Context) bool {
-	if !s.state.isOpen {
-		s.state.isOpen = s.Tasks.Now().Sub(s.state.startedAt) > proxyPatience || s.ProxyForwards(ctx)
+func (s *Speaker) mayOpenSessions(ctx context.Context) bool {
+	if !s.state.mayOpenSessions {
+		s.state.mayOpenSessions = s.Tasks.Now().Sub(s.state.startedAt) > proxyPatience || s.ProxyForwards(ctx)
 	}
-	return s.state.isOpen
+	return s.state.mayOpenSessions
 }
 
 // routerAddressOn returns the address of the router on an interface, or the one that was last seen there.
@@ -553,7 +553,7 @@ func isFromCheckpoint(routing *purelbv1.NodeRouting) bool { return routing.UID =
 func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Session, isDrained bool) {
 	latest := *routing
 	latest.Status = s.reporter.Latest(routing, routing.Status)
-	problem := s.state.blocked
+	problem := s.state.blockedReason
 	if problem == "" && s.state.libraryRefusal.err != nil {
 		problem = "the BGP library refuses some of it, and is given it again: " + s.state.libraryRefusal.err.Error()
 	}
@@ -574,7 +574,7 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 		}
 		allSent = allSent && sent
 	}
-	isComplete := s.state.isOpen && allSent && len(s.state.held.Waiting) == 0
+	isComplete := s.state.mayOpenSessions && allSent && len(s.state.held.Waiting) == 0
 	s.isReady.Store(isComplete || s.Tasks.Now().Sub(s.state.startedAt) > readyPatience)
 }
 

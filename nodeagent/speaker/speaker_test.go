@@ -42,8 +42,8 @@ func (f *fakeServer) Start(_ context.Context, routerID netip.Addr, _ uint32) err
 	return f.startErr
 }
 
-func (f *fakeServer) Change(_ context.Context, c routes.Changes) routes.Refused {
-	refused := routes.Refused{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
+func (f *fakeServer) Apply(_ context.Context, c routes.Changes) routes.Refusals {
+	refused := routes.Refusals{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
 	for _, p := range c.RemovePaths {
 		f.log = append(f.log, "-"+p.String())
 	}
@@ -53,7 +53,7 @@ func (f *fakeServer) Change(_ context.Context, c routes.Changes) routes.Refused 
 			continue
 		}
 		text := "+" + p.Prefix.String()
-		if slices.Contains(p.Communities, routes.GracefulShutdown) {
+		if slices.Contains(p.Communities, routes.GracefulShutdownCommunity) {
 			text += " avoid"
 		}
 		f.log = append(f.log, text)
@@ -68,7 +68,7 @@ func (f *fakeServer) Change(_ context.Context, c routes.Changes) routes.Refused 
 			continue
 		}
 		text := "+" + p.Neighbour.String()
-		if p.Restarting {
+		if p.SetsRestartState {
 			text += " restarting"
 		}
 		if p.Password != "" {
@@ -94,7 +94,7 @@ func (f *fakeServer) TendSessions(context.Context) ([]routes.Session, error) {
 	return sessions, nil
 }
 
-func (f *fakeServer) Reset(_ context.Context, neighbour netip.Addr) error {
+func (f *fakeServer) ResetSession(_ context.Context, neighbour netip.Addr) error {
 	f.resets <- neighbour
 	return nil
 }
@@ -117,14 +117,14 @@ func (f *fakeServer) take() []string {
 
 // fakeBFD watches neighbours of which the test says how they are.
 type fakeBFD struct {
-	watched map[netip.Addr]bfd.Neighbour
+	watched map[netip.Addr]bfd.NeighbourSettings
 	states  map[netip.Addr]bfd.State
 	failed  func(netip.Addr)
 	ctx     context.Context
 	server  *fakeServer
 }
 
-func (f *fakeBFD) Sync(watched map[netip.Addr]bfd.Neighbour) { f.watched = watched }
+func (f *fakeBFD) Sync(watched map[netip.Addr]bfd.NeighbourSettings) { f.watched = watched }
 
 func (f *fakeBFD) State(neighbour netip.Addr) bfd.State { return f.states[neighbour] }
 
@@ -185,7 +185,8 @@ func newWorld(t *testing.T, dir string) *world {
 		t: t, proxy: true,
 	}
 	w.Speaker = &Speaker{
-		Kernel: w.kernel, NewServer: func(func()) Server { return w.server }, ProxyForwards: func(context.Context) bool {
+		Kernel: w.kernel, NewBGPServer: func(func()) BGPServer { return w.server },
+		ProxyForwards: func(context.Context) bool {
 			return w.proxy
 		},
 		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: "purelb-system", StateDir: dir,
@@ -633,7 +634,7 @@ func TestPasswordFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	read := passwordIn(dir)
+	read := passwordReader(dir)
 	for name, want := range map[string]string{
 		"good": "secret", "empty": "", "long": "", "missing": "", "../good": "", "..": "",
 	} {

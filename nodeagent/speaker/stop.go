@@ -53,8 +53,9 @@ type unitWatch struct {
 	wasActive bool
 }
 
-// hasStopped looks whether the unit was active once and is not any more.
-func (w *unitWatch) hasStopped() bool {
+// observe looks at the unit, and notes that it is active. It reports whether the unit was active once and is not any
+// more.
+func (w *unitWatch) observe() (hasStopped bool) {
 	if w.dir == "" {
 		return false
 	}
@@ -68,7 +69,7 @@ func (w *unitWatch) hasStopped() bool {
 func (w *unitWatch) waitForShutdown(ctx context.Context, t tasks.Runner) bool {
 	ctx, cancel := context.WithTimeout(ctx, shutdownPatience)
 	defer cancel()
-	for !w.hasStopped() {
+	for !w.observe() {
 		if !w.wasActive || t.Wait(ctx, shutdownInterval) == tasks.Ended {
 			return false
 		}

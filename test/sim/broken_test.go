@@ -402,7 +402,7 @@ func errorOfWrongASN(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = library.Stop(context.Background(), false) })
 	router := netip.MustParseAddr("127.0.0.1")
-	refused := library.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{{
+	refused := library.Apply(t.Context(), routes.Changes{AddPeers: []routes.Peer{{
 		Neighbour: router, RoutingPeer: v1.RoutingPeer{
 			Name: "router", Address: router.String(), PeerASN: 65000, MyASN: 65001, HoldSeconds: 90, KeepaliveSeconds: 30,
 			Port:           int32(listener.Addr().(*net.TCPAddr).Port), //nolint:gosec // it has 16 bits

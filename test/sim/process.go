@@ -102,8 +102,8 @@ func (p *process) Go(do func()) {
 	p.after(p.world.Between(minSlice, maxSlice), t.run)
 }
 
-// Each calls do with the numbers from 0 to count-1, one after the other.
-func (p *process) Each(count int, do func(i int)) {
+// ForEachParallel calls do with the numbers from 0 to count-1, one after the other.
+func (p *process) ForEachParallel(count int, do func(i int)) {
 	for i := range count {
 		do(i)
 	}

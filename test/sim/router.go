@@ -99,7 +99,7 @@ func (r *Router) open(c *connection, p routes.Peer) {
 		a.forget.Cancel()
 		a.forget = nil
 	}
-	if a.restart == 0 || !p.Restarting { // its kernel may have forgotten what it forwarded
+	if a.restart == 0 || !p.SetsRestartState { // its kernel may have forgotten what it forwarded
 		r.dropStale(c.node)
 	}
 	r.world.Tell(r.port.name, "the session of %s is up", c.node.Name)
@@ -107,7 +107,7 @@ func (r *Router) open(c *connection, p routes.Peer) {
 
 // take takes a route, and untake takes it back.
 func (r *Router) take(n *Node, path routes.Path) {
-	isAvoided := slices.Contains(path.Communities, routes.GracefulShutdown)
+	isAvoided := slices.Contains(path.Communities, routes.GracefulShutdownCommunity)
 	r.adjacencyOf(n).routes[path.Prefix] = &taken{isAvoided: isAvoided}
 	r.world.Tell(r.port.name, "has %s by way of %s, avoided %v", path.Prefix, n.Name, isAvoided)
 	r.installSoon()

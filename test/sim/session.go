@@ -146,9 +146,9 @@ var errLibrary = errors.New("the library has ended")
 
 func (l *library) Start(context.Context, netip.Addr, uint32) error { return nil }
 
-// Change makes changes, in their order.
-func (l *library) Change(_ context.Context, c routes.Changes) routes.Refused {
-	refused := routes.Refused{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
+// Apply makes changes, in their order.
+func (l *library) Apply(_ context.Context, c routes.Changes) routes.Refusals {
+	refused := routes.Refusals{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
 	if l.speaker.isKilled || l.isStopped {
 		refused.Rules = errLibrary
 		return refused
@@ -159,7 +159,7 @@ func (l *library) Change(_ context.Context, c routes.Changes) routes.Refused {
 			p.withdraw(prefix)
 		}
 	}
-	if c.SetRules {
+	if c.ReplacesRules {
 		l.rules = c.Rules
 	}
 	for _, path := range c.AddPaths {
@@ -180,7 +180,7 @@ func (l *library) Change(_ context.Context, c routes.Changes) routes.Refused {
 	for _, p := range c.ReopenPeers {
 		isGraceful := false
 		if before := l.peer(p.Neighbour); before != nil && before.RestartSeconds > 0 {
-			isGraceful, p.Restarting = true, p.RestartSeconds > 0
+			isGraceful, p.SetsRestartState = true, p.RestartSeconds > 0
 		}
 		l.remove(p.Neighbour, !isGraceful)
 		l.add(p)
@@ -188,7 +188,7 @@ func (l *library) Change(_ context.Context, c routes.Changes) routes.Refused {
 	for _, p := range c.AddPeers {
 		l.add(p)
 	}
-	if c.Resend {
+	if c.ResendsRoutes {
 		for _, p := range l.peers {
 			p.advertiseAll()
 		}
@@ -294,7 +294,7 @@ func (n *neighbour) up(c *connection) {
 		}
 		n.session.State, n.session.Since = v1.SessionEstablished, time.Now()
 		n.session.PeerASN, n.session.Families = uint32(n.PeerASN), n.Families //nolint:gosec // the schema bounds it
-		n.Restarting = false
+		n.SetsRestartState = false
 		clear(n.sent)
 		n.advertiseAll()
 		c.sendToRouter(func() { c.router.confirm(c.node) })
@@ -377,8 +377,8 @@ func (l *library) TendSessions(context.Context) ([]routes.Session, error) {
 	return sessions, nil
 }
 
-// Reset ends a session that is up with a message.
-func (l *library) Reset(_ context.Context, addr netip.Addr) error {
+// ResetSession ends a session that is up with a message.
+func (l *library) ResetSession(_ context.Context, addr netip.Addr) error {
 	if n := l.peer(addr); n != nil && n.isUp() && !l.speaker.isKilled {
 		c := n.connection
 		n.close(true)
@@ -415,7 +415,7 @@ type watcher struct {
 
 // watch is the BFD session with a neighbour.
 type watch struct {
-	bfd.Neighbour
+	bfd.NeighbourSettings
 	addr    netip.Addr
 	router  *Router
 	isUp    bool
@@ -424,7 +424,7 @@ type watch struct {
 }
 
 // Sync makes the neighbours that are watched those.
-func (w *watcher) Sync(wanted map[netip.Addr]bfd.Neighbour) {
+func (w *watcher) Sync(wanted map[netip.Addr]bfd.NeighbourSettings) {
 	if w.speaker.isKilled {
 		return
 	}
@@ -440,9 +440,9 @@ func (w *watcher) Sync(wanted map[netip.Addr]bfd.Neighbour) {
 		i := slices.IndexFunc(w.watched, func(one *watch) bool { return one.addr == r.Addr })
 		switch {
 		case isWanted && i >= 0:
-			w.watched[i].Neighbour = how
+			w.watched[i].NeighbourSettings = how
 		case isWanted:
-			one := &watch{Neighbour: how, addr: r.Addr, router: r, lastly: time.Now()}
+			one := &watch{NeighbourSettings: how, addr: r.Addr, router: r, lastly: time.Now()}
 			w.watched = append(w.watched, one)
 			w.speaker.world.After(how.Interval, func() { w.look(one) })
 		}

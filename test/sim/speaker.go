@@ -55,7 +55,7 @@ func (n *Node) StartSpeaker() error {
 	}
 	s.product = &product.Speaker{
 		Client: n.server.NewClient(s.ask, s.cache), Kernel: speakerKernel{s},
-		NewServer: func(changed func()) product.Server {
+		NewBGPServer: func(changed func()) product.BGPServer {
 			l := &library{speaker: s, changed: changed}
 			s.libraries = append(s.libraries, l)
 			return l

@@ -183,7 +183,7 @@ func (r *Reporter[S]) WriteDue(ctx context.Context) (time.Duration, error) {
 		}
 		r.Rests.Begin(r.Tasks.Now())
 		errs := make([]error, len(batch))
-		r.Tasks.Each(len(batch), func(i int) { errs[i] = r.apply(ctx, &batch[i]) })
+		r.Tasks.ForEachParallel(len(batch), func(i int) { errs[i] = r.apply(ctx, &batch[i]) })
 		r.Rests.End(r.Tasks.Now())
 		if err := r.noteWritten(batch, errs); err != nil {
 			_, wait = r.dueReports()

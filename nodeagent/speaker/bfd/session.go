@@ -16,8 +16,8 @@ type Settings struct {
 	Multiplier uint8
 }
 
-// Neighbour is what the node wants of the session with one neighbour.
-type Neighbour struct {
+// NeighbourSettings is what the node wants of the session with one neighbour.
+type NeighbourSettings struct {
 	Settings
 	// Source is the node's address in the session; the zero value is the one of the route.
 	Source netip.Addr
@@ -35,11 +35,11 @@ type Session struct {
 	diagnostic Diagnostic
 	remote     remote
 
-	// advertised are the limits that packets have, and used those by which this side acts: the neighbour
+	// sentLimits are the limits that packets have, and usedLimits those by which this side acts: the neighbour
 	// has to know of a slower pace first. isPolling is that it is being asked whether it does, and
 	// pollsAgain that the limits have changed since it was asked.
-	advertised, used      limits
-	isPolling, pollsAgain bool
+	sentLimits, usedLimits limits
+	isPolling, pollsAgain  bool
 
 	// lastSentAt is when the last packet of the regular ones was sent, and spread the part of the interval
 	// after which the next one is due.
@@ -80,7 +80,7 @@ type Outcome struct {
 func New(settings Settings, discriminator uint32, random func() float64) *Session {
 	// No packet has been sent for longer than any interval: the first one is due.
 	s := &Session{settings: settings, discriminator: discriminator, random: random, state: Down, spread: 1}
-	s.advertise()
+	s.updateLimits()
 	return s
 }
 
@@ -96,7 +96,7 @@ func (s *Session) Diagnostic() Diagnostic { return s.diagnostic }
 // Set changes the settings. A session that is Up stays so.
 func (s *Session) Set(settings Settings) {
 	s.settings = settings
-	s.advertise()
+	s.updateLimits()
 }
 
 // Stop ends the session, and returns the packet that says so. The session does nothing any more.
@@ -131,7 +131,7 @@ func (s *Session) Receive(p Packet, now time.Time) Outcome {
 		answer := s.packet(true)
 		o.Send = &answer
 	case o.HasChanged:
-		o.Send = s.send(now)
+		o.Send = s.makeRegularPacket(now)
 	}
 	return o
 }
@@ -140,62 +140,62 @@ func (s *Session) Receive(p Packet, now time.Time) Outcome {
 func (s *Session) follow(remote State) {
 	switch {
 	case remote == AdminDown && s.state != Down, s.state == Up && remote == Down:
-		s.fall(NeighbourSignalsDown)
+		s.goDown(NeighbourSignalsDown)
 	case s.state == Down && remote == Down:
 		s.state = Init
 	case s.state == Down && remote == Init, s.state == Init && remote >= Init:
 		s.state, s.diagnostic = Up, NoDiagnostic
-		s.advertise()
+		s.updateLimits()
 	}
 }
 
 // Advance takes the time: a neighbour may have been silent for too long, or a packet is due.
 func (s *Session) Advance(now time.Time) Outcome {
 	var o Outcome
-	if end := s.silentAt(); !end.IsZero() && !now.Before(end) {
+	if end := s.detectionDeadline(); !end.IsZero() && !now.Before(end) {
 		s.remote = remote{}
 		if s.state != Down {
 			o.HasChanged, o.HasFailed = true, s.state == Up
-			s.fall(DetectionTimeExpired)
+			s.goDown(DetectionTimeExpired)
 		}
 	}
-	if due, isDue := s.nextSend(); isDue && (o.HasChanged || !now.Before(due)) {
-		o.Send = s.send(now)
+	if due, isDue := s.nextSendAt(); isDue && (o.HasChanged || !now.Before(due)) {
+		o.Send = s.makeRegularPacket(now)
 	}
 	return o
 }
 
 // Deadline returns when Advance is due; zero if never.
 func (s *Session) Deadline() time.Time {
-	end := s.silentAt()
-	due, isDue := s.nextSend()
+	end := s.detectionDeadline()
+	due, isDue := s.nextSendAt()
 	if !isDue || !end.IsZero() && end.Before(due) {
 		return end
 	}
 	return due
 }
 
-// fall leaves Init or Up.
-func (s *Session) fall(why Diagnostic) {
+// goDown leaves Init or Up.
+func (s *Session) goDown(why Diagnostic) {
 	s.state, s.diagnostic = Down, why
-	s.advertise()
+	s.updateLimits()
 }
 
-// advertise sets the limits of the session's state and settings. While the session is Up, the neighbour
+// updateLimits sets the limits of the session's state and settings. While the session is Up, the neighbour
 // is asked whether it knows them; until it says so, this side sends as often as ever, and waits as long
 // (RFC 5880 section 6.8.3).
-func (s *Session) advertise() {
+func (s *Session) updateLimits() {
 	next := limits{minTx: s.settings.Interval, minRx: s.settings.Interval}
 	if s.state != Up {
 		next.minTx = max(next.minTx, slowInterval)
-		s.advertised, s.used, s.isPolling, s.pollsAgain = next, next, false, false
+		s.sentLimits, s.usedLimits, s.isPolling, s.pollsAgain = next, next, false, false
 		return
 	}
-	if next == s.advertised {
+	if next == s.sentLimits {
 		return
 	}
-	s.advertised = next
-	s.used = limits{minTx: min(s.used.minTx, next.minTx), minRx: max(s.used.minRx, next.minRx)}
+	s.sentLimits = next
+	s.usedLimits = limits{minTx: min(s.usedLimits.minTx, next.minTx), minRx: max(s.usedLimits.minRx, next.minRx)}
 	s.isPolling, s.pollsAgain = true, s.isPolling
 }
 
@@ -206,34 +206,34 @@ func (s *Session) endPoll() {
 		s.pollsAgain = false
 		return
 	}
-	s.isPolling, s.used = false, s.advertised
+	s.isPolling, s.usedLimits = false, s.sentLimits
 }
 
-// silentAt returns when the neighbour has been silent for too long (RFC 5880 section 6.8.4); zero if it
+// detectionDeadline returns when the neighbour has been silent for too long (RFC 5880 section 6.8.4); zero if it
 // has said nothing.
-func (s *Session) silentAt() time.Time {
+func (s *Session) detectionDeadline() time.Time {
 	if s.remote.heardAt.IsZero() || s.state == AdminDown {
 		return time.Time{}
 	}
-	interval := max(s.used.minRx, s.remote.pace())
+	interval := max(s.usedLimits.minRx, s.remote.pace())
 	return s.remote.heardAt.Add(time.Duration(s.remote.multiplier) * interval)
 }
 
-// nextSend returns when the next regular packet is due, if one is (RFC 5880 section 6.8.7).
-func (s *Session) nextSend() (time.Time, bool) {
+// nextSendAt returns when the next regular packet is due, if one is (RFC 5880 section 6.8.7).
+func (s *Session) nextSendAt() (time.Time, bool) {
 	hasSpoken := !s.remote.heardAt.IsZero()
 	isAskedNotTo := hasSpoken && s.remote.limits.minRx == 0
 	isOnDemand := s.remote.isOnDemand && s.remote.state == Up && s.state == Up && !s.isPolling
 	if s.state == AdminDown || isAskedNotTo || isOnDemand {
 		return time.Time{}, false
 	}
-	interval := max(s.used.minTx, s.remote.limits.minRx)
+	interval := max(s.usedLimits.minTx, s.remote.limits.minRx)
 	return s.lastSentAt.Add(time.Duration(float64(interval) * s.spread)), true
 }
 
-// send returns a regular packet, after which the next one is due in 75 to 100 % of the interval, or in 75
+// makeRegularPacket returns a regular packet, after which the next one is due in 75 to 100 % of the interval, or in 75
 // to 90 % if none may be lost.
-func (s *Session) send(now time.Time) *Packet {
+func (s *Session) makeRegularPacket(now time.Time) *Packet {
 	s.lastSentAt, s.spread = now, 1-0.25*s.random()
 	if s.settings.Multiplier == 1 {
 		s.spread = 0.9 - 0.15*s.random()
@@ -247,6 +247,6 @@ func (s *Session) packet(isFinal bool) Packet {
 	return Packet{
 		State: s.state, Diagnostic: s.diagnostic, Poll: s.isPolling && !isFinal, Final: isFinal,
 		Multiplier: s.settings.Multiplier, MyDiscriminator: s.discriminator, YourDiscriminator: s.remote.discriminator,
-		DesiredMinTx: s.advertised.minTx, RequiredMinRx: s.advertised.minRx,
+		DesiredMinTx: s.sentLimits.minTx, RequiredMinRx: s.sentLimits.minRx,
 	}
 }

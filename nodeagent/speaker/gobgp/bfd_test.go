@@ -87,8 +87,8 @@ func (s *speaker) staysUp(t *testing.T, more func() string) {
 	}, more)
 }
 
-func oneRoute(change ...func(*purelbv1.RoutingPeer)) routes.Desired {
-	return routes.Desired{
+func oneRoute(change ...func(*purelbv1.RoutingPeer)) routes.Config {
+	return routes.Config{
 		Peers: []routes.Peer{peer("192.0.2.1", append(change, withBFD)...)}, Paths: []routes.Path{path("198.51.100.1/32")},
 	}
 }
@@ -135,7 +135,7 @@ func TestBFDAtFRR(t *testing.T) {
 				}
 				next := newSpeaker(t)
 				restarted := oneRoute()
-				restarted.Peers[0].Restarting = true
+				restarted.Peers[0].SetsRestartState = true
 				next.hold(t, restarted)
 				next.staysUp(t, more)
 				next.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
@@ -209,7 +209,7 @@ func TestBFDAtBIRD(t *testing.T) {
 			}
 			next := newSpeaker(t)
 			restarted := oneRoute()
-			restarted.Peers[0].Restarting = true
+			restarted.Peers[0].SetsRestartState = true
 			next.hold(t, restarted)
 			next.staysUp(t, more)
 			eventually(t, "BIRD has the route", hasRoute, more)

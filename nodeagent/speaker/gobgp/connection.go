@@ -25,7 +25,7 @@ const (
 // library itself ends single sessions only by a message, and closes connections only all at once.
 func (s *Server) closeSession(ctx context.Context, p routes.Peer) {
 	s.mu.Lock()
-	e := s.events(p.Neighbour)
+	e := s.ensureEvents(p.Neighbour)
 	isUp, ended := e.isUp, e.ended
 	s.mu.Unlock()
 	closeConnections(p.Neighbour, int(p.Port))
@@ -49,9 +49,9 @@ func closeConnections(neighbour netip.Addr, port int) (isClosed bool) {
 	return isClosed
 }
 
-// hasUnread reports whether a neighbour has still to acknowledge some of what the process has sent it: only then may
-// more wait in the process.
-func hasUnread(neighbour netip.Addr, port int) bool {
+// hasUnacknowledged reports whether a neighbour has still to acknowledge some of what the process has sent it: only
+// then may more wait in the process.
+func hasUnacknowledged(neighbour netip.Addr, port int) bool {
 	isWaiting := false
 	forEachConnection(neighbour, port, func(descriptor int) {
 		waiting, err := unix.IoctlGetInt(descriptor, unix.SIOCOUTQ)

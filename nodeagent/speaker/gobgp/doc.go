@@ -16,15 +16,15 @@
 //
 // What ends a session, and what is then its lastError in the status of the NodeRouting, whence it gets into
 // the event SessionDown and kubectl purelb explain:
-//   - Server.Reset (server.go), as BFD is down: errorOfBFD.
+//   - Server.ResetSession (server.go), as BFD is down: errorOfBFD.
 //   - TendSessions (sessions.go), as the neighbour is in the node's own autonomous system, or takes nothing:
 //     errorOfOwnAS, errorOfStalled. These, and the next one, note their reason by endSession before the library
 //     ends the session.
 //   - boundRefreshes (refreshes.go), as the neighbour asks for all routes faster than it reads them: errorOfRefreshes.
-//   - The library, as the neighbour ended it, its hold time passed, or the connection broke: what explain makes
-//     of the library's reason, in onPeerUpdate (sessions.go).
+//   - The library, as the neighbour ended it, its hold time passed, or the connection broke: what
+//     explainDisconnect makes of the library's reason, in onPeerUpdate (sessions.go).
 //   - The library, as the neighbour sent too many routes: onPeerUpdate says of how many.
-//   - Change (server.go), as the neighbour is not wanted any more, or has settings that need a new session: none, since
+//   - Apply (server.go), as the neighbour is not wanted any more, or has settings that need a new session: none, since
 //     the edit of the BGPPeer is the cause, and what was known of the session is forgotten.
 //   - Server.Stop (server.go), as the speaker ends: none, since nobody reads it any more.
 package gobgp

@@ -91,7 +91,7 @@ type speaker struct {
 
 	// mu protects what follows.
 	mu       sync.Mutex
-	held     routes.Desired
+	held     routes.Config
 	bfdWaits routes.BFDWaits
 	// failures is how often BFD has failed, and hasEnded that the speaker has been stopped.
 	failures atomic.Int32
@@ -108,7 +108,7 @@ func newSpeaker(t *testing.T) *speaker {
 	ctx, cancel := context.WithCancel(context.Background())
 	watcher, err := udp.Start(ctx, testLog(t), func() { pacing.Signal(wake) }, func(neighbour netip.Addr) {
 		s.failures.Add(1)
-		go func() { _ = s.Reset(ctx, neighbour) }()
+		go func() { _ = s.ResetSession(ctx, neighbour) }()
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func (s *speaker) sessions(ctx context.Context) ([]routes.Session, error) {
 	defer s.mu.Unlock()
 	sessions, err := s.TendSessions(ctx)
 	if err == nil && ctx.Err() == nil {
-		watched, waits := s.bfdWaits.Watch(s.held.Peers, sessions, s.bfd.State, time.Now())
+		watched, waits := s.bfdWaits.DecideWatched(s.held.Peers, sessions, s.bfd.State, time.Now())
 		s.bfdWaits = waits
 		s.bfd.Sync(watched)
 	}
@@ -154,11 +154,11 @@ func (s *speaker) sessions(ctx context.Context) ([]routes.Session, error) {
 }
 
 // hold makes the library hold what is desired.
-func (s *speaker) hold(t *testing.T, d routes.Desired) {
+func (s *speaker) hold(t *testing.T, d routes.Config) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if refused := s.Change(t.Context(), routes.Difference(s.held, d, true)); refused.Err() != nil {
+	if refused := s.Apply(t.Context(), routes.Diff(s.held, d, true)); refused.Err() != nil {
 		t.Fatal(refused.Err())
 	}
 	s.held = d
@@ -288,7 +288,7 @@ func TestRoutesAtFRR(t *testing.T) {
 		Prefix: netip.MustParsePrefix("203.0.113.0/24"), Communities: []uint32{65001<<16 | 42},
 		LargeCommunities: []routes.LargeCommunity{{65001, 1, 2}}, MED: &med, LocalPref: &pref,
 	}
-	d := routes.Desired{
+	d := routes.Config{
 		Paths: []routes.Path{path("198.51.100.1/32"), marked, path("2001:db8:1::1/128")},
 		Peers: []routes.Peer{peer("192.0.2.1", both), peer("2001:db8::1")},
 	}
@@ -325,7 +325,7 @@ func TestRoutesAtFRR(t *testing.T) {
 	t.Run("a route goes, another changes", func(t *testing.T) {
 		next := d
 		drained := path("198.51.100.1/32")
-		drained.Communities = []uint32{routes.GracefulShutdown}
+		drained.Communities = []uint32{routes.GracefulShutdownCommunity}
 		next.Paths = []routes.Path{drained, path("2001:db8:1::1/128")}
 		next.Rules = d.Rules[:1]
 		s.hold(t, next)
@@ -404,7 +404,7 @@ router bgp 65000
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newSpeaker(t)
-			s.hold(t, routes.Desired{Peers: []routes.Peer{row.peer}})
+			s.hold(t, routes.Config{Peers: []routes.Peer{row.peer}})
 			eventually(t, row.want, func() bool { return strings.Contains(s.session(t, row.neighbour).LastError, row.want) },
 				func() string { return fmt.Sprintf("%+v", s.session(t, row.neighbour)) })
 		})
@@ -416,14 +416,14 @@ func TestPassword(t *testing.T) {
 	s := newSpeaker(t)
 	wrong := peer("192.0.2.1")
 	wrong.Password = "other"
-	s.hold(t, routes.Desired{Peers: []routes.Peer{wrong}, Paths: []routes.Path{path("198.51.100.1/32")}})
+	s.hold(t, routes.Config{Peers: []routes.Peer{wrong}, Paths: []routes.Path{path("198.51.100.1/32")}})
 	eventually(t, "the password differs", func() bool {
 		return strings.Contains(s.session(t, "192.0.2.1").LastError, "password differs")
 	},
 		func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
 	right := peer("192.0.2.1")
 	right.Password = "secret"
-	s.hold(t, routes.Desired{Peers: []routes.Peer{right}, Paths: s.held.Paths})
+	s.hold(t, routes.Config{Peers: []routes.Peer{right}, Paths: s.held.Paths})
 	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 }
 
@@ -432,7 +432,7 @@ func TestPassword(t *testing.T) {
 func TestFaultRouterRestarts(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
 	s := newSpeaker(t)
-	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
+	s.hold(t, routes.Config{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
 	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	router.Stop()
 	eventually(t, "the session is down", func() bool {
@@ -453,7 +453,7 @@ func TestRouterComesLater(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
 	router.Stop()
 	s := newSpeaker(t)
-	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
+	s.hold(t, routes.Config{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
 	eventually(t, "the first call has failed", func() bool {
 		return strings.Contains(s.session(t, "192.0.2.1").LastError, "refuses connections")
 	}, func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
@@ -470,7 +470,7 @@ func TestGracefulRestart(t *testing.T) {
 	first := newSpeaker(t)
 	first.hold(
 		t,
-		routes.Desired{
+		routes.Config{
 			Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32"), path("198.51.100.2/32")},
 		},
 	)
@@ -484,8 +484,8 @@ func TestGracefulRestart(t *testing.T) {
 	)
 	next := newSpeaker(t)
 	restarted := peer("192.0.2.1")
-	restarted.Restarting = true
-	next.hold(t, routes.Desired{Peers: []routes.Peer{restarted}, Paths: []routes.Path{path("198.51.100.1/32")}})
+	restarted.SetsRestartState = true
+	next.hold(t, routes.Config{Peers: []routes.Peer{restarted}, Paths: []routes.Path{path("198.51.100.1/32")}})
 	eventually(t, "the router has the route anew", func() bool {
 		r, exists := router.Routes("ipv4")["198.51.100.1/32"]
 		if !exists {
@@ -504,12 +504,12 @@ func TestGracefulRestart(t *testing.T) {
 func TestReopen(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
 	s := newSpeaker(t)
-	d := routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}}
+	d := routes.Config{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}}
 	s.hold(t, d)
 	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	before := s.session(t, "192.0.2.1").Since
 	began := time.Now()
-	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1", func(p *purelbv1.RoutingPeer) {
+	s.hold(t, routes.Config{Peers: []routes.Peer{peer("192.0.2.1", func(p *purelbv1.RoutingPeer) {
 		p.HoldSeconds, p.KeepaliveSeconds = 12, 4
 	})}, Paths: d.Paths})
 	wasStale := false
@@ -531,7 +531,7 @@ func TestReopen(t *testing.T) {
 func TestHardStop(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
 	s := newSpeaker(t)
-	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
+	s.hold(t, routes.Config{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
 	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	if err := s.Stop(t.Context(), false); err != nil {
 		t.Fatal(err)
@@ -549,7 +549,7 @@ protocol bgp v6 { local as 65000; neighbor 2001:db8::11 as 65001; ipv6 { import 
 	s := newSpeaker(t)
 	s.hold(
 		t,
-		routes.Desired{
+		routes.Config{
 			Peers: []routes.Peer{peer("192.0.2.1"), peer("2001:db8::1")},
 			Paths: []routes.Path{path("198.51.100.1/32"), path("2001:db8:1::1/128")},
 		},

@@ -200,7 +200,7 @@ func TestAttackHostileNeighbours(t *testing.T) {
 	good := gracefulRouter(port)
 	change := func(c routes.Changes) {
 		t.Helper()
-		if refused := node.Change(t.Context(), c); refused.Err() != nil {
+		if refused := node.Apply(t.Context(), c); refused.Err() != nil {
 			t.Fatal(refused.Err())
 		}
 	}
@@ -291,7 +291,7 @@ func TestAttackRefreshes(t *testing.T) {
 			Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 32),
 		})
 	}
-	if refused := node.Change(t.Context(), changes); refused.Err() != nil {
+	if refused := node.Apply(t.Context(), changes); refused.Err() != nil {
 		t.Fatal(refused.Err())
 	}
 	before := sessionWith(t, node, "the router that does as it should", func(s routes.Session) bool {
@@ -302,7 +302,7 @@ func TestAttackRefreshes(t *testing.T) {
 		holdSeconds: 0, readsNone: true,
 	}
 	peer := hostile.start(t, "127.0.1.1")
-	if refused := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
+	if refused := node.Apply(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
 		t.Fatal(refused.Err())
 	}
 	var after routes.Session

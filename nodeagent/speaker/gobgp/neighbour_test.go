@@ -132,15 +132,15 @@ func TestNeighbourHearsOfChanges(t *testing.T) {
 		Families: []purelbv1.IPFamily{"IPv4", "IPv6"}, HoldSeconds: 90, KeepaliveSeconds: 30, ConnectSeconds: 1,
 	}}
 	path := func(prefix string) routes.Path { return routes.Path{Prefix: netip.MustParsePrefix(prefix)} }
-	var held routes.Desired
+	var held routes.Config
 	change := func(rules []routes.Rule, paths ...routes.Path) {
 		t.Helper()
 		// The rule gives IPv6 routes a next hop, for which an IPv4 session has none.
 		rules = append(
 			rules, routes.Rule{Neighbours: []netip.Addr{peer.Neighbour}, NextHop: netip.MustParseAddr("2001:db8::11")},
 		)
-		desired := routes.Desired{Paths: paths, Rules: rules, Peers: []routes.Peer{peer}}
-		if refused := node.Change(t.Context(), routes.Difference(held, desired, true)); refused.Err() != nil {
+		desired := routes.Config{Paths: paths, Rules: rules, Peers: []routes.Peer{peer}}
+		if refused := node.Apply(t.Context(), routes.Diff(held, desired, true)); refused.Err() != nil {
 			t.Fatal(refused.Err())
 		}
 		held = desired
@@ -199,7 +199,7 @@ func TestCommunitiesOfServices(t *testing.T) {
 			network("203.0.113.0/24", "203.0.113.1", "203.0.113.2"),
 		},
 	}
-	var held routes.Desired
+	var held routes.Config
 	for _, step := range []struct {
 		name    string
 		entries []purelbv1.ServiceCommunities
@@ -223,7 +223,7 @@ func TestCommunitiesOfServices(t *testing.T) {
 	} {
 		in.Spec.ServiceCommunities = step.entries
 		desired := routes.Decide(in)
-		if refused := node.Change(t.Context(), routes.Difference(held, desired, true)); refused.Err() != nil {
+		if refused := node.Apply(t.Context(), routes.Diff(held, desired, true)); refused.Err() != nil {
 			t.Fatal(refused.Err())
 		}
 		held = desired
@@ -263,7 +263,7 @@ func TestUnsent(t *testing.T) {
 	peer := gracefulRouter(port)
 	path := func(prefix string) routes.Path { return routes.Path{Prefix: netip.MustParsePrefix(prefix)} }
 	first, second, third := path("198.51.100.1/32"), path("198.51.100.0/24"), path("2001:db8:1::1/128")
-	refused := node.Change(t.Context(), routes.Changes{
+	refused := node.Apply(t.Context(), routes.Changes{
 		AddPaths: []routes.Path{first, second, third}, AddPeers: []routes.Peer{peer},
 	})
 	if refused.Err() != nil {
@@ -281,12 +281,12 @@ func TestUnsent(t *testing.T) {
 		changes routes.Changes
 		want    []netip.Prefix
 	}{
-		{"a rule keeps one from the router", routes.Changes{SetRules: true, Rules: reject, Resend: true},
+		{"a rule keeps one from the router", routes.Changes{ReplacesRules: true, Rules: reject, ResendsRoutes: true},
 			[]netip.Prefix{first.Prefix}},
 		{"nothing is left", routes.Changes{RemovePaths: []netip.Prefix{second.Prefix}}, []netip.Prefix{first.Prefix}},
-		{"the rule goes", routes.Changes{SetRules: true, AddPaths: []routes.Path{second}, Resend: true}, nil},
+		{"the rule goes", routes.Changes{ReplacesRules: true, AddPaths: []routes.Path{second}, ResendsRoutes: true}, nil},
 	} {
-		if refused := node.Change(t.Context(), step.changes); refused.Err() != nil {
+		if refused := node.Apply(t.Context(), step.changes); refused.Err() != nil {
 			t.Fatal(refused.Err())
 		}
 		sessionWith(t, node, step.name, func(s routes.Session) bool { return slices.Equal(s.Unsent, step.want) })
@@ -309,7 +309,7 @@ func TestUnsentAfterRestart(t *testing.T) {
 			Config: &api.AfiSafiConfig{Family: apiFamily("IPv4")}, State: &api.AfiSafiState{Advertised: 1},
 		}},
 	})
-	if err := node.noteUnsent(&session); err != nil {
+	if err := node.fillUnsent(&session); err != nil {
 		t.Fatal(err)
 	}
 	if session.Advertised != 0 || !slices.Equal(session.Unsent, []netip.Prefix{first}) {
@@ -333,7 +333,7 @@ func TestFaultPrefixLimit(t *testing.T) {
 	}
 	node := startNode(t)
 	peer := gracefulRouter(port)
-	refused := node.Change(t.Context(), routes.Changes{
+	refused := node.Apply(t.Context(), routes.Changes{
 		AddPaths: []routes.Path{
 			{Prefix: netip.MustParsePrefix("198.51.100.1/32")}, {Prefix: netip.MustParsePrefix("198.51.100.2/32")},
 		},
@@ -424,14 +424,14 @@ func TestSettingsChange(t *testing.T) {
 	router, port := startRouter(t, nodeASN)
 	losses := countLosses(t, router)
 	node := startNode(t)
-	var held routes.Desired
+	var held routes.Config
 	change := func(peer routes.Peer, prefixes ...string) {
 		t.Helper()
-		desired := routes.Desired{Peers: []routes.Peer{peer}}
+		desired := routes.Config{Peers: []routes.Peer{peer}}
 		for _, p := range prefixes {
 			desired.Paths = append(desired.Paths, routes.Path{Prefix: netip.MustParsePrefix(p)})
 		}
-		if refused := node.Change(t.Context(), routes.Difference(held, desired, true)); refused.Err() != nil {
+		if refused := node.Apply(t.Context(), routes.Diff(held, desired, true)); refused.Err() != nil {
 			t.Fatal(refused.Err())
 		}
 		held = desired
@@ -561,7 +561,7 @@ func TestFaultStalledNeighbour(t *testing.T) {
 		Name: "router", Address: routerAddress, SourceAddress: nodeAddress, PeerASN: routerASN, MyASN: nodeASN, Port: port,
 		Families: []purelbv1.IPFamily{"IPv4"}, HoldSeconds: 3, KeepaliveSeconds: 1, ConnectSeconds: 1,
 	}}
-	if refused := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
+	if refused := node.Apply(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
 		t.Fatal(refused.Err())
 	}
 	wasUp, end := false, time.Now().Add(2*time.Minute)
@@ -585,7 +585,7 @@ func TestFaultStalledNeighbour(t *testing.T) {
 				Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24), MED: &med,
 			})
 		}
-		if refused := node.Change(t.Context(), routes.Changes{AddPaths: paths}); refused.Err() != nil {
+		if refused := node.Apply(t.Context(), routes.Changes{AddPaths: paths}); refused.Err() != nil {
 			t.Fatal(refused.Err())
 		}
 	}
@@ -604,7 +604,7 @@ func TestExternalIsNotInternal(t *testing.T) {
 		Name: "router", Address: routerAddress, SourceAddress: nodeAddress, MyASN: routerASN, Port: port,
 		Families: []purelbv1.IPFamily{"IPv4"}, HoldSeconds: 90, KeepaliveSeconds: 30, ConnectSeconds: 1,
 	}}
-	if refused := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
+	if refused := node.Apply(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
 		t.Fatal(refused.Err())
 	}
 	var last routes.Session
@@ -667,11 +667,11 @@ func TestResetSaysWhy(t *testing.T) {
 	_, port := startRouter(t, nodeASN)
 	node := startNode(t)
 	peer := gracefulRouter(port)
-	if refused := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
+	if refused := node.Apply(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
 		t.Fatal(refused.Err())
 	}
 	sessionWith(t, node, "the session is up", isUp)
-	if err := node.Reset(t.Context(), peer.Neighbour); err != nil {
+	if err := node.ResetSession(t.Context(), peer.Neighbour); err != nil {
 		t.Fatal(err)
 	}
 	sessionWith(t, node, "the session says why it ended", func(s routes.Session) bool { return s.LastError == errorOfBFD })

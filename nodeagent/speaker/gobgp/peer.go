@@ -29,7 +29,7 @@ func peerOf(p routes.Peer, maxReceived int) *api.Peer {
 	if p.RestartSeconds > 0 {
 		peer.GracefulRestart = &api.GracefulRestart{
 			Enabled: true, RestartTime: uint32(p.RestartSeconds), DeferralTime: deferralSeconds,
-			LocalRestarting: p.Restarting,
+			LocalRestarting: p.SetsRestartState,
 		}
 	}
 	for _, f := range p.Families {

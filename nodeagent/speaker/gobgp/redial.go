@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// minRedial and maxRedial bound how long to wait after the end of a session that was up for less than
+	// minRedialWait and maxRedialWait bound how long to wait after the end of a session that was up for less than
 	// stableTime. It doubles each time: a neighbour that ends each session is not called in a loop. After
 	// others there is no wait.
-	minRedial  = 500 * time.Millisecond
-	maxRedial  = 2 * time.Second
-	stableTime = 30 * time.Second
+	minRedialWait = 500 * time.Millisecond
+	maxRedialWait = 2 * time.Second
+	stableTime    = 30 * time.Second
 )
 
-// redial is when a neighbour whose session has ended is to be called again. The library itself idles for five
+// redialSchedule is when a neighbour whose session has ended is to be called again. The library itself idles for five
 // seconds before it begins to connect. A neighbour that it has just been given it calls within two.
-type redial struct {
+type redialSchedule struct {
 	// lastWait is how long the last wait was, and upAt when the session last came up.
 	lastWait time.Duration
 	upAt     time.Time
@@ -27,24 +27,24 @@ type redial struct {
 }
 
 // noteUp notes that the session is up.
-func (r *redial) noteUp(now time.Time) { r.upAt, r.callAt = now, time.Time{} }
+func (s *redialSchedule) noteUp(now time.Time) { s.upAt, s.callAt = now, time.Time{} }
 
 // noteDown notes that the session has ended.
-func (r *redial) noteDown(now time.Time) {
-	if now.Sub(r.upAt) >= stableTime {
-		r.lastWait = 0
+func (s *redialSchedule) noteDown(now time.Time) {
+	if now.Sub(s.upAt) >= stableTime {
+		s.lastWait = 0
 	} else {
-		r.lastWait = min(max(2*r.lastWait, minRedial), maxRedial)
+		s.lastWait = min(max(2*s.lastWait, minRedialWait), maxRedialWait)
 	}
-	r.callAt = now.Add(r.lastWait)
+	s.callAt = now.Add(s.lastWait)
 }
 
 // takeDue reports whether a call is due, once.
-func (r *redial) takeDue(now time.Time) bool {
-	if r.callAt.IsZero() || now.Before(r.callAt) {
+func (s *redialSchedule) takeDue(now time.Time) bool {
+	if s.callAt.IsZero() || now.Before(s.callAt) {
 		return false
 	}
-	r.callAt = time.Time{}
+	s.callAt = time.Time{}
 	return true
 }
 
@@ -53,7 +53,7 @@ func (r *redial) takeDue(now time.Time) bool {
 func (s *Server) redialDue(ctx context.Context) {
 	for _, addr := range s.takeDueRedials() {
 		n := s.neighbours[addr]
-		n.Restarting = false // the session was up since the speaker started
+		n.SetsRestartState = false // the session was up since the speaker started
 		if err := errors.Join(s.deletePeer(ctx, addr), s.addPeer(ctx, n)); err != nil {
 			s.log.Error(err, "A neighbour is not called again yet")
 		}

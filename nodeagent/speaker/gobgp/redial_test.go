@@ -8,7 +8,7 @@ import (
 // TestRedial follows a neighbour whose sessions end.
 func TestRedial(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	r := &redial{}
+	r := &redialSchedule{}
 	if r.takeDue(now) {
 		t.Error("a session that has never been up is called again")
 	}

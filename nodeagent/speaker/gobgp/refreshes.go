@@ -17,8 +17,8 @@ const (
 	minRefreshes = 10
 	// refreshWindow is as long as the library takes at the most to send maxUnread routes to a neighbour that reads.
 	refreshWindow = 10 * time.Second
-	// refreshInterval is how often the library is asked for how many such requests have come.
-	refreshInterval = 250 * time.Millisecond
+	// refreshCheckInterval is how often the library is asked for how many such requests have come.
+	refreshCheckInterval = 250 * time.Millisecond
 )
 
 // errorOfRefreshes is the error of a neighbour that goes on asking for all routes, and does not read them.
@@ -31,7 +31,7 @@ var errNoConnection = errors.New("there is no connection")
 // answers each request at once, and keeps all answers that the neighbour has not read. TendSessions looks too rarely
 // for that.
 func (s *Server) boundRefreshes(ctx context.Context) {
-	ticker := time.NewTicker(refreshInterval)
+	ticker := time.NewTicker(refreshCheckInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -57,7 +57,9 @@ func (s *Server) endSessionsWithUnreadRefreshes(ctx context.Context) error {
 		paths := uint64(max(s.pathCount.Load(), 1)) //nolint:gosec // it is positive
 		s.mu.Lock()
 		e := s.sessions[addr]
-		isTooMuch := e != nil && e.noteRefreshes(received, paths, time.Now(), func() bool { return hasUnread(addr, port) })
+		isTooMuch := e != nil && e.noteRefreshes(
+			received, paths, time.Now(), func() bool { return hasUnacknowledged(addr, port) },
+		)
 		s.mu.Unlock()
 		if !isTooMuch {
 			return
@@ -75,9 +77,11 @@ func (s *Server) endSessionsWithUnreadRefreshes(ctx context.Context) error {
 // noteRefreshes notes how many requests for all of so many routes a neighbour has made in the session, and reports
 // whether these are too many. Those count of which the answers may not have been sent: all that have come since the
 // neighbour had read everything, or within refreshWindow.
-func (e *sessionEvents) noteRefreshes(received, paths uint64, now time.Time, hasUnread func() bool) (isTooMuch bool) {
+func (e *sessionEvents) noteRefreshes(
+	received, paths uint64, now time.Time, hasUnacknowledged func() bool,
+) (isTooMuch bool) {
 	hasNew := received != e.refreshes
-	if !e.isUp || !hasNew || received < e.refreshes || now.Sub(e.refreshesSince) >= refreshWindow && !hasUnread() {
+	if !e.isUp || !hasNew || received < e.refreshes || now.Sub(e.refreshesSince) >= refreshWindow && !hasUnacknowledged() {
 		e.refreshes, e.refreshesSince = received, now
 	}
 	return received-e.refreshes > max(minRefreshes, maxUnread/paths)

@@ -80,7 +80,7 @@ type sessionEvents struct {
 	// refreshes is how many requests for all routes the neighbour had made at refreshesSince, when nothing waited for it.
 	refreshes      uint64
 	refreshesSince time.Time
-	redial         redial
+	redial         redialSchedule
 }
 
 // New makes a library that calls changed when a session changes.
@@ -129,15 +129,15 @@ func (s *Server) Start(ctx context.Context, routerID netip.Addr, asn uint32) err
 	return s.bgp.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: s.onPeerUpdate}, server.WatchPeer())
 }
 
-// Change makes the changes, in their order, and returns what the library refuses. It goes on after that, so
+// Apply makes the changes, in their order, and returns what the library refuses. It goes on after that, so
 // that one neighbour that the library does not take holds up no other. Only without their rules no paths are
 // added.
-func (s *Server) Change(ctx context.Context, c routes.Changes) routes.Refused {
-	refused := routes.Refused{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
+func (s *Server) Apply(ctx context.Context, c routes.Changes) routes.Refusals {
+	refused := routes.Refusals{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
 	for _, prefix := range c.RemovePaths {
 		setError(refused.Paths, prefix, s.removePath(prefix))
 	}
-	if c.SetRules {
+	if c.ReplacesRules {
 		refused.Rules = s.setRules(ctx, c.Rules)
 	}
 	for _, p := range c.AddPaths {
@@ -162,7 +162,7 @@ func (s *Server) Change(ctx context.Context, c routes.Changes) routes.Refused {
 	for _, p := range c.AddPeers {
 		setError(refused.Peers, p.Neighbour, s.addPeer(ctx, neighbour{p, share}))
 	}
-	if c.Resend && refused.Rules == nil {
+	if c.ResendsRoutes && refused.Rules == nil {
 		refused.Rules = s.bgp.ResetPeer(
 			ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT},
 		)
@@ -217,7 +217,7 @@ func (s *Server) reopenPeer(ctx context.Context, p routes.Peer) error {
 	before := s.neighbours[p.Neighbour]
 	if before.RestartSeconds > 0 {
 		s.closeSession(ctx, before.Peer)
-		p.Restarting = p.RestartSeconds > 0
+		p.SetsRestartState = p.RestartSeconds > 0
 	}
 	if err := s.removePeer(ctx, p.Neighbour); err != nil {
 		return err
@@ -225,10 +225,10 @@ func (s *Server) reopenPeer(ctx context.Context, p routes.Peer) error {
 	return s.addPeer(ctx, neighbour{p, before.maxReceived})
 }
 
-// Reset ends the session with a neighbour with a message, upon which the neighbour drops the routes although
+// ResetSession ends the session with a neighbour with a message, upon which the neighbour drops the routes although
 // it supports graceful restart, and opens it again. A session that is not up is left alone: the library
 // would keep the message for the next one.
-func (s *Server) Reset(ctx context.Context, neighbour netip.Addr) error {
+func (s *Server) ResetSession(ctx context.Context, neighbour netip.Addr) error {
 	return s.endSession(neighbour, errorOfBFD, func() error {
 		return s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: neighbour.String(), Communication: "BFD is down"})
 	})

@@ -67,7 +67,7 @@ func (s *Server) TendSessions(ctx context.Context) ([]routes.Session, error) {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
 	for i := range sessions {
-		if err := s.noteUnsent(&sessions[i]); err != nil {
+		if err := s.fillUnsent(&sessions[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -91,9 +91,9 @@ func (s *Server) TendSessions(ctx context.Context) ([]routes.Session, error) {
 	return sessions, nil
 }
 
-// noteUnsent lists what a session has not sent of the routes that the library has. The library finds that out for
+// fillUnsent lists what a session has not sent of the routes that the library has. The library finds that out for
 // each route anew: it is asked only if it has sent fewer than it has.
-func (s *Server) noteUnsent(session *routes.Session) error {
+func (s *Server) fillUnsent(session *routes.Session) error {
 	isToBeSent := func(p netip.Prefix) bool { return slices.Contains(session.Families, purelbv1.FamilyOf(p.Addr())) }
 	count := 0
 	for p := range s.prefixes {
@@ -159,7 +159,7 @@ func (s *Server) endSession(addr netip.Addr, why string, end func() error) error
 func (s *Server) noteRest(addr netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events(addr).restsSince = time.Now()
+	s.ensureEvents(addr).restsSince = time.Now()
 }
 
 // sessionOf returns the session with a neighbour, and whether that has stalled.
@@ -238,9 +238,9 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 	}
 	addr := event.Peer.State.NeighborAddress
 	s.mu.Lock()
-	e := s.events(addr)
+	e := s.ensureEvents(addr)
 	isUp := event.Peer.State.SessionState == bgp.BGP_FSM_ESTABLISHED
-	why := explain(event.Peer.State.DisconnectReason, event.Peer.State.DisconnectMessage)
+	why := explainDisconnect(event.Peer.State.DisconnectReason, event.Peer.State.DisconnectMessage)
 	switch {
 	case isUp != e.isUp:
 		if e.isUp, e.since = isUp, at; isUp {
@@ -266,8 +266,8 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 	s.changed()
 }
 
-// events returns what is known of a session. The caller holds mu.
-func (s *Server) events(addr netip.Addr) *sessionEvents {
+// ensureEvents returns what is known of a session. The caller holds mu.
+func (s *Server) ensureEvents(addr netip.Addr) *sessionEvents {
 	if s.sessions[addr] == nil {
 		s.sessions[addr] = &sessionEvents{}
 	}
@@ -283,7 +283,7 @@ func (s *Server) forget(addr netip.Addr) {
 // noteConnectError takes why the library could not connect.
 func (s *Server) noteConnectError(addr netip.Addr, why string) {
 	s.mu.Lock()
-	e := s.events(addr)
+	e := s.ensureEvents(addr)
 	differs := e.lastError != why && e.lastError != errorOfLimit
 	if differs {
 		e.lastError = why
@@ -308,8 +308,8 @@ func (s *Server) takeRested() []netip.Addr {
 	return due
 }
 
-// explain says in words why a session ended, or was not opened.
-func explain(reason api.PeerState_DisconnectReason, message string) string {
+// explainDisconnect says in words why a session ended, or was not opened.
+func explainDisconnect(reason api.PeerState_DisconnectReason, message string) string {
 	switch reason {
 	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
 		return "nothing came from the neighbour for the hold time"

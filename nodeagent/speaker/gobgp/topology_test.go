@@ -17,7 +17,7 @@ import (
 func TestTTLSecurity(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd+"router bgp 65000\n neighbor 192.0.2.11 ttl-security hops 1\n")
 	s := newSpeaker(t)
-	d := routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}}
+	d := routes.Config{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}}
 	s.hold(t, d)
 	eventually(t, "the session does not come up, and says so", func() bool {
 		return s.session(t, "192.0.2.1").LastError != ""
@@ -46,7 +46,7 @@ func TestMultihop(t *testing.T) {
 	nstest.Run(t, "ip route add 203.0.113.0/24 via 192.0.2.1")
 	router := routertest.StartFRR(t, behind, bgpd+"router bgp 65000\n neighbor 192.0.2.11 ebgp-multihop 4\n")
 	s := newSpeaker(t)
-	d := routes.Desired{Peers: []routes.Peer{peer(neighbour)}, Paths: []routes.Path{path("198.51.100.1/32")}}
+	d := routes.Config{Peers: []routes.Peer{peer(neighbour)}, Paths: []routes.Path{path("198.51.100.1/32")}}
 	s.hold(t, d)
 	eventually(t, "packets do not get there, and the session says so", func() bool {
 		return s.session(t, neighbour).LastError != ""
@@ -87,7 +87,7 @@ protocol bgp { local as 65001; neighbor 192.0.2.1 as 65001; connect retry time 1
 	preferred := path("198.51.100.1/32")
 	preferred.LocalPref = &pref
 	internal := peer("192.0.2.1", func(p *purelbv1.RoutingPeer) { p.PeerASN = 65001 })
-	s.hold(t, routes.Desired{Peers: []routes.Peer{internal}, Paths: []routes.Path{preferred, path("198.51.100.2/32")}})
+	s.hold(t, routes.Config{Peers: []routes.Peer{internal}, Paths: []routes.Path{preferred, path("198.51.100.2/32")}})
 	s.hasRoutes(t, reflector, "ipv4", "198.51.100.1/32", "198.51.100.2/32")
 	shows := func(prefix string, want ...string) {
 		t.Helper()
@@ -105,7 +105,7 @@ protocol bgp { local as 65001; neighbor 192.0.2.1 as 65001; connect retry time 1
 	}
 	shows("198.51.100.1/32", "BGP.next_hop: 192.0.2.11", "BGP.local_pref: 300", "BGP.originator_id: 192.0.2.11")
 	shows("198.51.100.2/32", "BGP.next_hop: 192.0.2.11", "BGP.local_pref: 100")
-	s.hold(t, routes.Desired{Peers: []routes.Peer{internal}, Paths: []routes.Path{path("198.51.100.2/32")}})
+	s.hold(t, routes.Config{Peers: []routes.Peer{internal}, Paths: []routes.Path{path("198.51.100.2/32")}})
 	s.hasRoutes(t, reflector, "ipv4", "198.51.100.2/32")
 	eventually(t, "BIRD has one route", func() bool {
 		return !strings.Contains(client.Show("show route"), "198.51.100.1/32")
@@ -129,7 +129,7 @@ protocol bgp { local as 65000; neighbor %s as 65001; ipv4 { import all; export n
 `, row.from))
 			s := newSpeaker(t)
 			p := peer(row.neighbour, func(p *purelbv1.RoutingPeer) { p.Families, p.NextHop = both, row.nextHop })
-			s.hold(t, routes.Desired{
+			s.hold(t, routes.Config{
 				Peers: []routes.Peer{p}, Paths: []routes.Path{path("198.51.100.1/32"), path("2001:db8:1::1/128")},
 				Rules: routes.Decide(routes.Inputs{Spec: purelbv1.NodeRoutingSpec{Peers: []purelbv1.RoutingPeer{p.RoutingPeer}}}).Rules,
 			})

@@ -17,14 +17,14 @@ const maxWaitForBGP = 20 * time.Second
 // lost with the process, and then BFD waits anew.
 type BFDWaits map[netip.Addr]time.Time
 
-// Watch returns the neighbours to watch by BFD, and how, and which ones wait; it notes in sessions how BFD is,
+// DecideWatched returns the neighbours to watch by BFD, and how, and which ones wait; it notes in sessions how BFD is,
 // of those that have it. BFD begins when BGP is up: FRR makes its BFD session anew then, and ends BGP if the
 // one before was up. It goes on when BGP goes down, so that it stays up while BGP is opened anew. A router
 // may want BFD first, so that BFD waits for a while only.
-func (w BFDWaits) Watch(
+func (w BFDWaits) DecideWatched(
 	peers []Peer, sessions []Session, state func(netip.Addr) bfd.State, now time.Time,
-) (watched map[netip.Addr]bfd.Neighbour, next BFDWaits) {
-	watched, next = map[netip.Addr]bfd.Neighbour{}, BFDWaits{}
+) (watched map[netip.Addr]bfd.NeighbourSettings, next BFDWaits) {
+	watched, next = map[netip.Addr]bfd.NeighbourSettings{}, BFDWaits{}
 	for _, p := range peers {
 		if p.BFDIntervalMilliseconds == 0 {
 			continue
@@ -47,14 +47,14 @@ func (w BFDWaits) Watch(
 				continue
 			}
 		}
-		watched[p.Neighbour] = bfdOf(p)
+		watched[p.Neighbour] = bfdSettingsOf(p)
 	}
 	return watched, next
 }
 
-// bfdOf returns how a neighbour is watched.
-func bfdOf(p Peer) bfd.Neighbour {
-	n := bfd.Neighbour{Settings: bfd.Settings{
+// bfdSettingsOf returns how a neighbour is watched.
+func bfdSettingsOf(p Peer) bfd.NeighbourSettings {
+	n := bfd.NeighbourSettings{Settings: bfd.Settings{
 		Interval: time.Duration(p.BFDIntervalMilliseconds) * time.Millisecond, Multiplier: uint8(p.BFDMultiplier),
 	}}
 	if source, err := netip.ParseAddr(p.SourceAddress); err == nil {

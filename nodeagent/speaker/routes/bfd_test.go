@@ -20,7 +20,7 @@ func TestWatch(t *testing.T) {
 			BFDIntervalMilliseconds: 300, BFDMultiplier: 50, SourceAddress: "2001:db8::12",
 		}},
 	}
-	how := map[netip.Addr]bfd.Neighbour{watched: {
+	how := map[netip.Addr]bfd.NeighbourSettings{watched: {
 		Settings: bfd.Settings{Interval: 300 * time.Millisecond, Multiplier: 50}, Source: netip.MustParseAddr("2001:db8::12"),
 	}}
 	const patience = 20 * time.Second
@@ -51,9 +51,10 @@ func TestWatch(t *testing.T) {
 		}
 		want := how
 		if !round.isWatched {
-			want = map[netip.Addr]bfd.Neighbour{}
+			want = map[netip.Addr]bfd.NeighbourSettings{}
 		}
-		got, next := waits.Watch(peers, sessions, func(netip.Addr) bfd.State { return round.bfd }, begin.Add(round.after))
+		state := func(netip.Addr) bfd.State { return round.bfd }
+		got, next := waits.DecideWatched(peers, sessions, state, begin.Add(round.after))
 		waits = next
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", round.what, diff)

@@ -11,9 +11,9 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// GracefulShutdown is the community by which a node asks its neighbours to prefer other nodes
+// GracefulShutdownCommunity is the community by which a node asks its neighbours to prefer other nodes
 // (RFC 8326).
-const GracefulShutdown = 65535 << 16
+const GracefulShutdownCommunity = 65535 << 16
 
 // LargeCommunity has the three numbers of RFC 8092.
 type LargeCommunity [3]uint32
@@ -46,12 +46,12 @@ type Peer struct {
 	// Neighbour is the address, with its zone if it is link-local.
 	Neighbour netip.Addr
 	Password  string
-	// Restarting is that the neighbour is to hear that the speaker has restarted.
-	Restarting bool
+	// SetsRestartState is that the neighbour is to hear that the speaker has restarted.
+	SetsRestartState bool
 }
 
-// Desired is what the BGP library is to hold.
-type Desired struct {
+// Config is what the BGP library is to hold, or holds.
+type Config struct {
 	// Networks are the node's, to which Paths lead as far as the ServiceGroups want that.
 	Networks []Network
 	Paths    []Path
@@ -91,15 +91,15 @@ type Inputs struct {
 	Password func(file string) (string, bool)
 	// RouterAddressOn returns the address of the one router on an interface, or why there is none.
 	RouterAddressOn func(iface string) (netip.Addr, error)
-	// Restarting is that an earlier speaker ran since the node booted.
-	Restarting bool
+	// IsRestart is that an earlier speaker ran since the node booted.
+	IsRestart bool
 }
 
 // Decide returns what the BGP library is to hold.
-func Decide(in Inputs) Desired {
-	d := Desired{Networks: without(in.Networks, parseRanges(in.Spec.Ignored))}
+func Decide(in Inputs) Config {
+	d := Config{Networks: without(in.Networks, parseRanges(in.Spec.Ignored))}
 	for _, p := range in.Spec.Peers {
-		peer, why := in.peer(p)
+		peer, why := in.resolvePeer(p)
 		if why != "" {
 			d.Waiting = append(d.Waiting, WaitingPeer{p, why})
 			continue
@@ -145,9 +145,9 @@ func Decide(in Inputs) Desired {
 	return d
 }
 
-// peer resolves a neighbour, or says why no session can be opened.
-func (in *Inputs) peer(p purelbv1.RoutingPeer) (Peer, string) {
-	peer := Peer{RoutingPeer: p, Restarting: in.Restarting && p.RestartSeconds > 0}
+// resolvePeer resolves a neighbour, or says why no session can be opened.
+func (in *Inputs) resolvePeer(p purelbv1.RoutingPeer) (Peer, string) {
+	peer := Peer{RoutingPeer: p, SetsRestartState: in.IsRestart && p.RestartSeconds > 0}
 	if p.PasswordFile != "" {
 		password, exists := in.Password(p.PasswordFile)
 		if !exists {
@@ -155,7 +155,7 @@ func (in *Inputs) peer(p purelbv1.RoutingPeer) (Peer, string) {
 		}
 		peer.Password = password
 	}
-	if why := in.resolve(&peer); why != "" {
+	if why := in.setNeighbourAddress(&peer); why != "" {
 		return peer, why
 	}
 	// A link-local neighbour is reached from the link-local address of its interface.
@@ -173,8 +173,8 @@ func (in *Inputs) peer(p purelbv1.RoutingPeer) (Peer, string) {
 	return peer, ""
 }
 
-// resolve sets the address of a neighbour, or says why it is not known.
-func (in *Inputs) resolve(peer *Peer) string {
+// setNeighbourAddress sets the address of a neighbour, or says why it is not known.
+func (in *Inputs) setNeighbourAddress(peer *Peer) string {
 	addr, err := netip.ParseAddr(peer.Address)
 	if peer.Address == "" {
 		addr, err = in.RouterAddressOn(peer.Interface)
@@ -207,7 +207,7 @@ func pathOf(prefix netip.Prefix, bgp purelbv1.ServiceGroupBGP, drain DrainPhase)
 	if drain == Avoid {
 		// Internal neighbours see the preference, external ones the community.
 		p.LocalPref = new(uint32)
-		p.Communities = append(p.Communities, GracefulShutdown)
+		p.Communities = append(p.Communities, GracefulShutdownCommunity)
 	}
 	slices.Sort(p.Communities)
 	slices.SortFunc(p.LargeCommunities, func(a, b LargeCommunity) int { return slices.Compare(a[:], b[:]) })

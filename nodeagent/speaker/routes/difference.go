@@ -11,12 +11,12 @@ import (
 // Changes are what to change of what the BGP library holds, in this order.
 type Changes struct {
 	RemovePaths []netip.Prefix
-	// Rules replace all rules, if SetRules is true. Resend sends all routes anew, because a
+	// Rules replace all rules, if ReplacesRules is true. ResendsRoutes sends all routes anew, because a
 	// rule has changed for a route that neighbours may have already.
-	SetRules bool
-	Rules    []Rule
-	AddPaths []Path
-	Resend   bool
+	ReplacesRules bool
+	Rules         []Rule
+	AddPaths      []Path
+	ResendsRoutes bool
 	// UpdatePeers have other settings for the library, with which their sessions go on: BFD is not the
 	// library's. ReopenPeers have other
 	// settings that a session is opened with: neighbours that support graceful restart keep the
@@ -27,14 +27,14 @@ type Changes struct {
 // IsEmpty reports whether there is nothing to change.
 func (c *Changes) IsEmpty() bool {
 	return len(c.RemovePaths)+len(c.AddPaths)+len(c.RemovePeers)+len(c.UpdatePeers)+len(c.ReopenPeers)+
-		len(c.AddPeers) == 0 && !c.SetRules
+		len(c.AddPeers) == 0 && !c.ReplacesRules
 }
 
-// Difference returns what to change of what the BGP library holds. Paths are removed before the
+// Diff returns what to change of what the BGP library holds. Paths are removed before the
 // rules change and added after, so that no route is ever sent against its rules; a peer is
 // added last, so that its session begins with all routes. As long as addPeers is false, no peer is
 // added.
-func Difference(held, desired Desired, addPeers bool) Changes {
+func Diff(held, desired Config, addPeers bool) Changes {
 	var c Changes
 	heldPaths := map[netip.Prefix]Path{}
 	for _, p := range held.Paths {
@@ -54,8 +54,8 @@ func Difference(held, desired Desired, addPeers bool) Changes {
 		}
 	}
 	if !reflect.DeepEqual(held.Rules, desired.Rules) {
-		c.SetRules, c.Rules = true, desired.Rules
-		c.Resend = !reflect.DeepEqual(rulesAbout(held.Rules, stays), rulesAbout(desired.Rules, stays))
+		c.ReplacesRules, c.Rules = true, desired.Rules
+		c.ResendsRoutes = !reflect.DeepEqual(rulesAbout(held.Rules, stays), rulesAbout(desired.Rules, stays))
 	}
 	same := func(a Peer) func(Peer) bool { return func(b Peer) bool { return a.Neighbour == b.Neighbour } }
 	for _, p := range held.Peers {
@@ -99,8 +99,8 @@ func settingsOfSession(p Peer) Peer {
 	return Peer{RoutingPeer: p.SessionSettings(), Password: p.Password}
 }
 
-// Refused is what the BGP library has not taken of Changes, with the reasons.
-type Refused struct {
+// Refusals is what the BGP library has not taken of Changes, with the reasons.
+type Refusals struct {
 	// Paths were not added, or not removed.
 	Paths map[netip.Prefix]error
 	// Rules did not replace the others, or the routes could not be sent anew by them.
@@ -110,7 +110,7 @@ type Refused struct {
 }
 
 // Err is all reasons, or nil if everything was taken.
-func (r *Refused) Err() error {
+func (r *Refusals) Err() error {
 	errs := []error{r.Rules}
 	for _, prefix := range slices.SortedFunc(maps.Keys(r.Paths), netip.Prefix.Compare) {
 		errs = append(errs, r.Paths[prefix])
@@ -123,8 +123,8 @@ func (r *Refused) Err() error {
 
 // AfterChanges returns what the BGP library holds once the changes are made that it has not refused. What it
 // has refused differs from what is desired, and is changed again.
-func AfterChanges(held, desired Desired, c Changes, refused Refused) Desired {
-	after := Desired{Networks: desired.Networks, Rules: desired.Rules, Waiting: desired.Waiting}
+func AfterChanges(held, desired Config, c Changes, refused Refusals) Config {
+	after := Config{Networks: desired.Networks, Rules: desired.Rules, Waiting: desired.Waiting}
 	if refused.Rules != nil {
 		after.Rules = held.Rules
 	}

@@ -13,11 +13,11 @@ const lingerTime = time.Second
 // Lingering are the routes that others replace, by when that began.
 type Lingering map[netip.Prefix]time.Time
 
-// Extend returns what the BGP library is to hold with the routes that linger, those that linger now,
+// AddTo returns what the BGP library is to hold with the routes that linger, those that linger now,
 // and in how long the first of them goes; 0 is never. A route lingers when it is not desired any more
 // and a route is added that has addresses of its network: at no time are neighbours without a route to
 // an address whose network becomes larger or smaller. It keeps its attributes and its rules.
-func (l Lingering) Extend(held, desired Desired, now time.Time) (extended Desired, next Lingering, wait time.Duration) {
+func (l Lingering) AddTo(held, desired Config, now time.Time) (extended Config, next Lingering, wait time.Duration) {
 	isHeld, isDesired := prefixesOf(held.Paths), prefixesOf(desired.Paths)
 	extended, next = desired, Lingering{}
 	extended.Paths, extended.Rules = slices.Clone(desired.Paths), slices.Clone(desired.Rules)

@@ -60,11 +60,11 @@ func TestLingering(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var lingering routes.Lingering
-			var held routes.Desired
+			var held routes.Config
 			begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 			for i, r := range row.rounds {
 				var wait time.Duration
-				held, lingering, wait = lingering.Extend(held, desiredPaths(r.desired), begin.Add(r.after))
+				held, lingering, wait = lingering.AddTo(held, desiredPaths(r.desired), begin.Add(r.after))
 				var got []string
 				for _, p := range held.Paths {
 					got = append(got, p.Prefix.String())
@@ -77,7 +77,7 @@ func TestLingering(t *testing.T) {
 	}
 }
 
-func desiredPaths(prefixes []string) (d routes.Desired) {
+func desiredPaths(prefixes []string) (d routes.Config) {
 	for _, p := range prefixes {
 		d.Paths = append(d.Paths, routes.Path{Prefix: prefix(p)})
 	}
@@ -94,12 +94,12 @@ func TestLingeringRules(t *testing.T) {
 	held.Rules = []routes.Rule{keep, {Neighbours: []netip.Addr{second}, NextHop: first}}
 	desired := desiredPaths([]string{"198.51.100.0/24"})
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	extended, lingering, _ := routes.Lingering(nil).Extend(held, desired, now)
+	extended, lingering, _ := routes.Lingering(nil).AddTo(held, desired, now)
 	keep.Prefixes = keep.Prefixes[:1]
 	if diff := cmp.Diff([]routes.Rule{keep}, extended.Rules, compareAddresses); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
-	extended, _, _ = lingering.Extend(extended, desired, now.Add(time.Hour))
+	extended, _, _ = lingering.AddTo(extended, desired, now.Add(time.Hour))
 	if len(extended.Rules) > 0 || len(extended.Paths) != 1 {
 		t.Errorf("still there after an hour: %+v", extended)
 	}

@@ -31,9 +31,9 @@ func Networks(addresses []netip.Prefix) []Network {
 	return networks
 }
 
-// HaveGone reports whether some address of networks is not among the agent's addresses any more, whatever its prefix
-// length.
-func HaveGone(before []Network, addresses []netip.Prefix) bool {
+// HasLostAddress reports whether some address of networks is not among the agent's addresses any more, whatever its
+// prefix length.
+func HasLostAddress(before []Network, addresses []netip.Prefix) bool {
 	isThere := make(map[netip.Addr]bool, len(addresses))
 	for _, a := range addresses {
 		isThere[a.Addr()] = true

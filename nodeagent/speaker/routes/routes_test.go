@@ -159,7 +159,7 @@ func TestServiceCommunities(t *testing.T) {
 	}
 	// A Service that asks for something else changes its route, which stays.
 	in.Spec.ServiceCommunities = in.Spec.ServiceCommunities[1:]
-	changes := routes.Difference(d, routes.Decide(in), true)
+	changes := routes.Diff(d, routes.Decide(in), true)
 	want = []routes.Path{{Prefix: prefix("198.51.100.2/32")}, {Prefix: prefix("2001:db8::1/128")}}
 	if diff := cmp.Diff(want, changes.AddPaths, compareAddresses); diff != "" || len(changes.RemovePaths) > 0 {
 		t.Errorf("removed %v; added (-want +got):\n%s", changes.RemovePaths, diff)
@@ -247,7 +247,7 @@ func TestHostRoutes(t *testing.T) {
 
 func TestPeers(t *testing.T) {
 	in := inputs()
-	in.Restarting = true
+	in.IsRestart = true
 	in.Spec.Peers = append(in.Spec.Peers,
 		purelbv1.RoutingPeer{Name: "secret", Address: "192.0.2.3", PasswordFile: "secret"},
 		purelbv1.RoutingPeer{Name: "missing", Address: "192.0.2.4", PasswordFile: "missing"},
@@ -266,7 +266,7 @@ func TestPeers(t *testing.T) {
 	d := routes.Decide(in)
 	var got []string
 	for _, p := range d.Peers {
-		got = append(got, fmt.Sprint(p.Name, " ", p.Neighbour, " ", p.Password, " ", p.Restarting))
+		got = append(got, fmt.Sprint(p.Name, " ", p.Neighbour, " ", p.Password, " ", p.SetsRestartState))
 	}
 	want := []string{
 		"a 192.0.2.1  true", "b 192.0.2.2  false", "secret 192.0.2.3 pw of secret false", "unnumbered fe80::1%eth1  false",
@@ -352,65 +352,65 @@ func TestDifference(t *testing.T) {
 	slower := peerA
 	slower.HoldSeconds = 90
 	restarted := peerA
-	restarted.Restarting, restarted.NextHop = true, "192.0.2.11"
+	restarted.SetsRestartState, restarted.NextHop = true, "192.0.2.11"
 	rule := func(p routes.Path) routes.Rule {
 		return routes.Rule{Prefixes: []netip.Prefix{p.Prefix}, Neighbours: []netip.Addr{first}, Reject: true}
 	}
 	for _, row := range []struct {
 		name          string
-		held, desired routes.Desired
+		held, desired routes.Config
 		withoutPeers  bool
 		want          routes.Changes
 	}{
 		{
-			"nothing", routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}},
-			routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, false, routes.Changes{},
+			"nothing", routes.Config{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}},
+			routes.Config{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, false, routes.Changes{},
 		},
 		{
-			"begin", routes.Desired{}, routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, false,
+			"begin", routes.Config{}, routes.Config{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, false,
 			routes.Changes{AddPaths: []routes.Path{a}, AddPeers: []routes.Peer{peerA}},
 		},
 		{
-			"begin without peers", routes.Desired{}, routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, true,
+			"begin without peers", routes.Config{}, routes.Config{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, true,
 			routes.Changes{AddPaths: []routes.Path{a}},
 		},
-		{"one goes, one comes", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{Paths: []routes.Path{b}}, false,
+		{"one goes, one comes", routes.Config{Paths: []routes.Path{a}}, routes.Config{Paths: []routes.Path{b}}, false,
 			routes.Changes{RemovePaths: []netip.Prefix{a.Prefix}, AddPaths: []routes.Path{b}}},
 		{
-			"other attributes", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{Paths: []routes.Path{changed}}, false,
+			"other attributes", routes.Config{Paths: []routes.Path{a}}, routes.Config{Paths: []routes.Path{changed}}, false,
 			routes.Changes{AddPaths: []routes.Path{changed}},
 		},
-		{"a rule for a new route", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{
+		{"a rule for a new route", routes.Config{Paths: []routes.Path{a}}, routes.Config{
 			Paths: []routes.Path{a, b}, Rules: []routes.Rule{rule(b)},
 		}, false,
-			routes.Changes{SetRules: true, Rules: []routes.Rule{rule(b)}, AddPaths: []routes.Path{b}}},
-		{"a rule for a route that stays", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{
+			routes.Changes{ReplacesRules: true, Rules: []routes.Rule{rule(b)}, AddPaths: []routes.Path{b}}},
+		{"a rule for a route that stays", routes.Config{Paths: []routes.Path{a}}, routes.Config{
 			Paths: []routes.Path{a}, Rules: []routes.Rule{rule(a)},
 		}, false,
-			routes.Changes{SetRules: true, Rules: []routes.Rule{rule(a)}, Resend: true}},
-		{"a route goes with its rule", routes.Desired{Paths: []routes.Path{a}, Rules: []routes.Rule{rule(a)}},
-			routes.Desired{}, false,
-			routes.Changes{RemovePaths: []netip.Prefix{a.Prefix}, SetRules: true}},
+			routes.Changes{ReplacesRules: true, Rules: []routes.Rule{rule(a)}, ResendsRoutes: true}},
+		{"a route goes with its rule", routes.Config{Paths: []routes.Path{a}, Rules: []routes.Rule{rule(a)}},
+			routes.Config{}, false,
+			routes.Changes{RemovePaths: []netip.Prefix{a.Prefix}, ReplacesRules: true}},
 		{
-			"other settings", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{Peers: []routes.Peer{slower}}, false,
+			"other settings", routes.Config{Peers: []routes.Peer{peerA}}, routes.Config{Peers: []routes.Peer{slower}}, false,
 			routes.Changes{ReopenPeers: []routes.Peer{slower}},
 		},
 		{
-			"no settings of a session", routes.Desired{Peers: []routes.Peer{peerA}},
-			routes.Desired{Peers: []routes.Peer{restarted}}, false, routes.Changes{},
+			"no settings of a session", routes.Config{Peers: []routes.Peer{peerA}},
+			routes.Config{Peers: []routes.Peer{restarted}}, false, routes.Changes{},
 		},
 		{
-			"a neighbour goes", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{}, false,
+			"a neighbour goes", routes.Config{Peers: []routes.Peer{peerA}}, routes.Config{}, false,
 			routes.Changes{RemovePeers: []routes.Peer{peerA}},
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			got := routes.Difference(row.held, row.desired, !row.withoutPeers)
+			got := routes.Diff(row.held, row.desired, !row.withoutPeers)
 			if diff := cmp.Diff(row.want, got, compareAddresses); diff != "" {
 				t.Errorf("changes (-want +got):\n%s", diff)
 			}
-			after := routes.AfterChanges(row.held, row.desired, got, routes.Refused{})
-			if again := routes.Difference(after, row.desired, !row.withoutPeers); !again.IsEmpty() {
+			after := routes.AfterChanges(row.held, row.desired, got, routes.Refusals{})
+			if again := routes.Diff(after, row.desired, !row.withoutPeers); !again.IsEmpty() {
 				t.Errorf("not done after one round: %+v", again)
 			}
 		})
@@ -432,7 +432,7 @@ func TestSettings(t *testing.T) {
 		{"none", func(*routes.Peer) {}, nothing},
 		{"the name", func(p *routes.Peer) { p.Name, p.PasswordFile = "b", "b" }, nothing},
 		{"the next hop of another family", func(p *routes.Peer) { p.NextHop = "2001:db8::11" }, nothing},
-		{"an earlier speaker", func(p *routes.Peer) { p.Restarting = true }, nothing},
+		{"an earlier speaker", func(p *routes.Peer) { p.SetsRestartState = true }, nothing},
 		{"connectTime", func(p *routes.Peer) { p.ConnectSeconds = 6 }, update},
 		{"BFD", func(p *routes.Peer) { p.BFDIntervalMilliseconds, p.BFDMultiplier = 300, 3 }, nothing},
 		{"holdTime", func(p *routes.Peer) { p.HoldSeconds = 90 }, reopen},
@@ -461,13 +461,13 @@ func TestSettings(t *testing.T) {
 			case another:
 				want.RemovePeers, want.AddPeers = []routes.Peer{before}, []routes.Peer{after}
 			}
-			held, desired := routes.Desired{Peers: []routes.Peer{before}}, routes.Desired{Peers: []routes.Peer{after}}
-			changes := routes.Difference(held, desired, true)
+			held, desired := routes.Config{Peers: []routes.Peer{before}}, routes.Config{Peers: []routes.Peer{after}}
+			changes := routes.Diff(held, desired, true)
 			if diff := cmp.Diff(want, changes, compareAddresses); diff != "" {
 				t.Errorf("changes (-want +got):\n%s", diff)
 			}
 			// The status has the new settings, the name included, even if the library needs no change.
-			held = routes.AfterChanges(held, desired, changes, routes.Refused{})
+			held = routes.AfterChanges(held, desired, changes, routes.Refusals{})
 			if diff := cmp.Diff(desired, held, compareAddresses); diff != "" {
 				t.Errorf("what is held then (-want +got):\n%s", diff)
 			}
@@ -477,7 +477,7 @@ func TestSettings(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	up := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	held := routes.Desired{
+	held := routes.Config{
 		Paths: []routes.Path{{Prefix: prefix("198.51.100.1/32")}},
 		Peers: []routes.Peer{
 			{Neighbour: first, RoutingPeer: purelbv1.RoutingPeer{Name: "a", Families: []purelbv1.IPFamily{"IPv4", "IPv6"}}},
@@ -525,7 +525,7 @@ func TestStatus(t *testing.T) {
 	) {
 		t.Errorf("routes without a next hop that the neighbour takes: %q", got)
 	}
-	held = routes.Desired{
+	held = routes.Config{
 		Waiting: []routes.WaitingPeer{{Peer: purelbv1.RoutingPeer{Name: "a", Interface: "eth1"}, Why: "no router"}},
 	}
 	if got, want := describe(routes.Status(routing, held, nil, false, "")),
@@ -552,37 +552,37 @@ func TestRefused(t *testing.T) {
 	slow, other := peerA, peerA
 	slow.ConnectSeconds, other.HoldSeconds = 60, 90
 	rule := []routes.Rule{{Prefixes: []netip.Prefix{b.Prefix}, Neighbours: []netip.Addr{first}, Reject: true}}
-	path := func(p routes.Path) routes.Refused {
-		return routes.Refused{Paths: map[netip.Prefix]error{p.Prefix: refusal}}
+	path := func(p routes.Path) routes.Refusals {
+		return routes.Refusals{Paths: map[netip.Prefix]error{p.Prefix: refusal}}
 	}
-	peer := func(p routes.Peer) routes.Refused {
-		return routes.Refused{Peers: map[netip.Addr]error{p.Neighbour: refusal}}
+	peer := func(p routes.Peer) routes.Refusals {
+		return routes.Refusals{Peers: map[netip.Addr]error{p.Neighbour: refusal}}
 	}
 	for _, row := range []struct {
 		name          string
-		held, desired routes.Desired
-		refused       routes.Refused
+		held, desired routes.Config
+		refused       routes.Refusals
 		again         routes.Changes
 	}{
-		{"nothing", routes.Desired{}, routes.Desired{Paths: []routes.Path{a}}, routes.Refused{}, routes.Changes{}},
-		{"a route", routes.Desired{}, routes.Desired{Paths: []routes.Path{a, b}}, path(b),
+		{"nothing", routes.Config{}, routes.Config{Paths: []routes.Path{a}}, routes.Refusals{}, routes.Changes{}},
+		{"a route", routes.Config{}, routes.Config{Paths: []routes.Path{a, b}}, path(b),
 			routes.Changes{AddPaths: []routes.Path{b}}},
-		{"other attributes", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{Paths: []routes.Path{changed}}, path(a),
+		{"other attributes", routes.Config{Paths: []routes.Path{a}}, routes.Config{Paths: []routes.Path{changed}}, path(a),
 			routes.Changes{AddPaths: []routes.Path{changed}}},
-		{"a withdrawal", routes.Desired{Paths: []routes.Path{a, b}}, routes.Desired{}, path(b),
+		{"a withdrawal", routes.Config{Paths: []routes.Path{a, b}}, routes.Config{}, path(b),
 			routes.Changes{RemovePaths: []netip.Prefix{b.Prefix}}},
-		{"rules", routes.Desired{Paths: []routes.Path{b}}, routes.Desired{Paths: []routes.Path{b}, Rules: rule},
-			routes.Refused{Rules: refusal}, routes.Changes{SetRules: true, Rules: rule, Resend: true}},
-		{"a neighbour", routes.Desired{}, routes.Desired{Peers: []routes.Peer{peerA, peerB}}, peer(peerB),
+		{"rules", routes.Config{Paths: []routes.Path{b}}, routes.Config{Paths: []routes.Path{b}, Rules: rule},
+			routes.Refusals{Rules: refusal}, routes.Changes{ReplacesRules: true, Rules: rule, ResendsRoutes: true}},
+		{"a neighbour", routes.Config{}, routes.Config{Peers: []routes.Peer{peerA, peerB}}, peer(peerB),
 			routes.Changes{AddPeers: []routes.Peer{peerB}}},
-		{"settings in a session", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{Peers: []routes.Peer{slow}},
+		{"settings in a session", routes.Config{Peers: []routes.Peer{peerA}}, routes.Config{Peers: []routes.Peer{slow}},
 			peer(peerA), routes.Changes{UpdatePeers: []routes.Peer{slow}}},
-		{"a session that is opened anew", routes.Desired{Peers: []routes.Peer{peerA}},
-			routes.Desired{Peers: []routes.Peer{other}}, peer(peerA), routes.Changes{AddPeers: []routes.Peer{other}}},
+		{"a session that is opened anew", routes.Config{Peers: []routes.Peer{peerA}},
+			routes.Config{Peers: []routes.Peer{other}}, peer(peerA), routes.Changes{AddPeers: []routes.Peer{other}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			after := routes.AfterChanges(row.held, row.desired, routes.Difference(row.held, row.desired, true), row.refused)
-			if diff := cmp.Diff(row.again, routes.Difference(after, row.desired, true), compareAddresses); diff != "" {
+			after := routes.AfterChanges(row.held, row.desired, routes.Diff(row.held, row.desired, true), row.refused)
+			if diff := cmp.Diff(row.again, routes.Diff(after, row.desired, true), compareAddresses); diff != "" {
 				t.Errorf("what is changed again (-want +got):\n%s", diff)
 			}
 			if isRefused := row.refused.Err() != nil; isRefused == row.again.IsEmpty() {
@@ -595,7 +595,7 @@ func TestRefused(t *testing.T) {
 // TestFailuresAreReportedOnce follows the attempts to open a session that never comes up: what is to be
 // reported does not change while the reason stays the same, and a change of the reason alone may wait.
 func TestFailuresAreReportedOnce(t *testing.T) {
-	held := routes.Desired{Peers: []routes.Peer{{Neighbour: first, RoutingPeer: purelbv1.RoutingPeer{Name: "a"}}}}
+	held := routes.Config{Peers: []routes.Peer{{Neighbour: first, RoutingPeer: purelbv1.RoutingPeer{Name: "a"}}}}
 	routing := &purelbv1.NodeRouting{Spec: purelbv1.NodeRoutingSpec{Peers: make([]purelbv1.RoutingPeer, 1)}}
 	const refused, silent = "the neighbour refuses the session", "nothing came"
 	for _, step := range []struct {
@@ -623,7 +623,7 @@ func TestFailuresAreReportedOnce(t *testing.T) {
 		if changes := !equality.Semantic.DeepEqual(routing.Status, after); changes != step.changes {
 			t.Errorf("%+v: changes %t: %+v", step, changes, after.Sessions)
 		}
-		if mayWait := routes.AreSameButFailures(routing.Status, after); mayWait != step.mayWait {
+		if mayWait := routes.EqualExceptFailures(routing.Status, after); mayWait != step.mayWait {
 			t.Errorf("%+v: may wait %t", step, mayWait)
 		}
 		routing.Status = after

@@ -44,7 +44,7 @@ type Session struct {
 // Status returns the status that a NodeRouting is to have. problem says what keeps the node from doing what
 // the NodeRouting says, sessions apart; empty if nothing does.
 func Status(
-	routing *purelbv1.NodeRouting, held Desired, sessions []Session, isDrained bool, problem string,
+	routing *purelbv1.NodeRouting, held Config, sessions []Session, isDrained bool, problem string,
 ) purelbv1.NodeRoutingStatus {
 	status := purelbv1.NodeRoutingStatus{
 		ObservedGeneration: routing.Generation, Desired: int32(len(routing.Spec.Peers)), Networks: int32(len(held.Paths)),
@@ -112,9 +112,9 @@ func keepState(report *purelbv1.RoutingSession, reported []purelbv1.RoutingSessi
 	report.State, report.PeerASN = reported[i].State, cmp.Or(report.PeerASN, reported[i].PeerASN)
 }
 
-// AreSameButFailures reports whether two statuses differ in nothing but why sessions are down that were
+// EqualExceptFailures reports whether two statuses differ in nothing but why sessions are down that were
 // down before: that may be written later, the longer the more often it changes.
-func AreSameButFailures(before, after purelbv1.NodeRoutingStatus) bool {
+func EqualExceptFailures(before, after purelbv1.NodeRoutingStatus) bool {
 	return equality.Semantic.DeepEqual(withoutFailures(before), withoutFailures(after))
 }
 

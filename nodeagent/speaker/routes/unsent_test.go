@@ -71,7 +71,7 @@ func TestUnsent(t *testing.T) {
 		{name: "too many ranges", own: strings.Join(alternating, " "), held: strings.Join(sent, " "),
 			want: strings.Join(want, " ")},
 	} {
-		held := routes.Desired{Networks: routes.Networks(prefixes(row.own)), Peers: []routes.Peer{
+		held := routes.Config{Networks: routes.Networks(prefixes(row.own)), Peers: []routes.Peer{
 			{Neighbour: first, RoutingPeer: purelbv1.RoutingPeer{Name: "a"}},
 		}}
 		for _, p := range prefixes(row.held) {

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// port is where neighbours listen, and ports are where packets come from (RFC 5881 section 4).
-	port                = 3784
-	firstPort, allPorts = 49152, 16384
+	// controlPort is where neighbours listen, and source ports are where packets come from (RFC 5881 section 4).
+	controlPort                      = 3784
+	firstSourcePort, sourcePortCount = 49152, 16384
 	// trafficClass is that of routing protocols (CS6, RFC 4594).
 	trafficClass = 0xc0
 	// maxBinds is how many ports are tried.
 	maxBinds = 16
-	// closed is the descriptor of a socket that is not open.
-	closed = -1
+	// noDescriptor is the descriptor of a socket that is not open.
+	noDescriptor = -1
 )
 
 // familyIndex is 0 for IPv4 and 1 for IPv6.
@@ -44,11 +44,11 @@ func openSocket(is6 bool, options ...option) (int, error) {
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return closed, fmt.Errorf("open a socket: %w", err)
+		return noDescriptor, fmt.Errorf("open a socket: %w", err)
 	}
 	for _, o := range options {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
-			return closed, errors.Join(fmt.Errorf("set option %d of a socket: %w", o.name, err), unix.Close(fd))
+			return noDescriptor, errors.Join(fmt.Errorf("set option %d of a socket: %w", o.name, err), unix.Close(fd))
 		}
 	}
 	return fd, nil
@@ -70,18 +70,18 @@ type source struct {
 
 // open opens the socket if it is not. It returns an error once, and tries again after a while.
 func (l *listener) open(now time.Time) error {
-	if l.fd != closed || now.Before(l.retryAt) {
+	if l.fd != noDescriptor || now.Before(l.retryAt) {
 		return nil
 	}
 	options := []option{{unix.IPPROTO_IP, unix.IP_RECVTTL, 1}}
-	var any unix.Sockaddr = &unix.SockaddrInet4{Port: port}
+	var any unix.Sockaddr = &unix.SockaddrInet4{Port: controlPort}
 	if l.is6 {
-		options, any = []option{{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1}}, &unix.SockaddrInet6{Port: port}
+		options, any = []option{{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1}}, &unix.SockaddrInet6{Port: controlPort}
 	}
 	fd, err := openSocket(l.is6, options...)
 	if err == nil {
 		if err = unix.Bind(fd, any); err != nil {
-			err = errors.Join(fmt.Errorf("listen on UDP port %d: %w", port, err), unix.Close(fd))
+			err = errors.Join(fmt.Errorf("listen on UDP port %d: %w", controlPort, err), unix.Close(fd))
 		}
 	}
 	if err != nil {
@@ -97,10 +97,10 @@ func (l *listener) open(now time.Time) error {
 }
 
 func (l *listener) close() {
-	if l.fd != closed {
+	if l.fd != noDescriptor {
 		_ = unix.Close(l.fd)
 	}
-	l.fd, l.retryAt = closed, time.Time{}
+	l.fd, l.retryAt = noDescriptor, time.Time{}
 }
 
 // receive takes one datagram, whose length is n, with its TTL or hop limit; -1 is an unknown one.
@@ -153,12 +153,12 @@ func (s *sender) noteSent(err error) (isFirstFailure bool) {
 
 // send sends a packet. After an error the socket is opened anew: the node may have another address.
 func (s *sender) send(p bfd.Packet) error {
-	if s.fd == closed {
+	if s.fd == noDescriptor {
 		if err := s.open(); err != nil {
 			return err
 		}
 	}
-	to, err := s.sockaddr(s.neighbour, port)
+	to, err := s.sockaddr(s.neighbour, controlPort)
 	if err == nil {
 		err = unix.Sendto(s.fd, p.Append(nil), 0, to)
 	}
@@ -197,7 +197,7 @@ func (s *sender) open() error {
 	for range maxBinds {
 		from := s.port
 		if from == 0 {
-			from = firstPort + mathrand.IntN(allPorts) //nolint:gosec // no secret
+			from = firstSourcePort + mathrand.IntN(sourcePortCount) //nolint:gosec // no secret
 		}
 		var address unix.Sockaddr
 		if address, err = s.sockaddr(source, from); err == nil {
@@ -217,10 +217,10 @@ func (s *sender) open() error {
 }
 
 func (s *sender) close() {
-	if s.fd != closed {
+	if s.fd != noDescriptor {
 		_ = unix.Close(s.fd)
 	}
-	s.fd = closed
+	s.fd = noDescriptor
 }
 
 // sockaddr returns an address as the kernel wants it, with the number of the interface as zone.

@@ -47,7 +47,7 @@ type BFD struct {
 	// mu protects what other goroutines want and ask, and wake, an eventfd, until it is closed.
 	mu     sync.Mutex
 	wake   int
-	wanted map[netip.Addr]bfd.Neighbour
+	wanted map[netip.Addr]bfd.NeighbourSettings
 	states map[netip.Addr]bfd.State
 
 	// What follows belongs to the one goroutine. All of it is lost with the process.
@@ -61,7 +61,7 @@ type BFD struct {
 // session is the session with one neighbour.
 type session struct {
 	*bfd.Session
-	settings bfd.Neighbour
+	settings bfd.NeighbourSettings
 	out      sender
 }
 
@@ -74,8 +74,9 @@ func Start(ctx context.Context, log logr.Logger, changed func(), failed func(nei
 	}
 	b := &BFD{
 		log: log, changed: changed, failed: failed, wake: wake, ended: make(chan struct{}),
-		wanted: map[netip.Addr]bfd.Neighbour{}, states: map[netip.Addr]bfd.State{}, sessions: map[netip.Addr]*session{},
-		listeners: [2]listener{{fd: closed}, {fd: closed, is6: true}},
+		wanted: map[netip.Addr]bfd.NeighbourSettings{}, states: map[netip.Addr]bfd.State{},
+		sessions:  map[netip.Addr]*session{},
+		listeners: [2]listener{{fd: noDescriptor}, {fd: noDescriptor, is6: true}},
 	}
 	stopWaking := context.AfterFunc(ctx, b.signal)
 	go func() {
@@ -91,7 +92,7 @@ func (b *BFD) Wait() { <-b.ended }
 
 // Sync makes the sessions those with these neighbours: others end, as planned, and those whose settings
 // differ stay up. Link-local neighbours have a zone, which is the name of the interface.
-func (b *BFD) Sync(wanted map[netip.Addr]bfd.Neighbour) {
+func (b *BFD) Sync(wanted map[netip.Addr]bfd.NeighbourSettings) {
 	b.mu.Lock()
 	b.wanted = maps.Clone(wanted)
 	b.mu.Unlock()
@@ -112,7 +113,7 @@ func (b *BFD) State(neighbour netip.Addr) bfd.State {
 func (b *BFD) signal() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.wake != closed {
+	if b.wake != noDescriptor {
 		_, _ = unix.Write(b.wake, binary.NativeEndian.AppendUint64(nil, 1)) // it fails if it is signalled already
 	}
 }
@@ -127,7 +128,7 @@ func (b *BFD) run(ctx context.Context) {
 		if ctx.Err() != nil && end.IsZero() {
 			end = time.Now().Add(lingerTime)
 		}
-		b.takeWanted()
+		b.syncSessions()
 		if !end.IsZero() && (len(b.sessions) == 0 || !time.Now().Before(end)) {
 			break
 		}
@@ -147,7 +148,7 @@ func (b *BFD) run(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_ = unix.Close(b.wake)
-	b.wake, b.states = closed, nil
+	b.wake, b.states = noDescriptor, nil
 }
 
 // prioritise lowers the nice value of the calling thread, if it may, and returns what restores it.
@@ -166,8 +167,8 @@ func (b *BFD) prioritise() (restore func()) {
 	}
 }
 
-// takeWanted begins and ends sessions, changes settings, and listens where there are sessions.
-func (b *BFD) takeWanted() {
+// syncSessions begins and ends sessions, changes settings, and listens where there are sessions.
+func (b *BFD) syncSessions() {
 	b.mu.Lock()
 	wanted := b.wanted
 	for neighbour, s := range b.sessions {
@@ -204,7 +205,7 @@ func (b *BFD) takeWanted() {
 }
 
 // begin makes a session.
-func (b *BFD) begin(neighbour netip.Addr, settings bfd.Neighbour) *session {
+func (b *BFD) begin(neighbour netip.Addr, settings bfd.NeighbourSettings) *session {
 	number := make([]byte, 4)
 	isFree := func(n uint32) bool {
 		for _, s := range b.sessions {
@@ -219,7 +220,7 @@ func (b *BFD) begin(neighbour netip.Addr, settings bfd.Neighbour) *session {
 		if n := binary.NativeEndian.Uint32(number); isFree(n) {
 			return &session{
 				Session:  bfd.New(settings.Settings, n, mathrand.Float64),
-				settings: settings, out: sender{neighbour: neighbour, source: settings.Source, fd: closed},
+				settings: settings, out: sender{neighbour: neighbour, source: settings.Source, fd: noDescriptor},
 			}
 		}
 	}
@@ -245,7 +246,7 @@ func (b *BFD) wait(end time.Time) {
 	}
 	files := []unix.PollFd{{Fd: int32(b.wake), Events: unix.POLLIN}} //nolint:gosec // a file descriptor
 	for _, l := range b.listeners {
-		if l.fd != closed {
+		if l.fd != noDescriptor {
 			files = append(files, unix.PollFd{Fd: int32(l.fd), Events: unix.POLLIN}) //nolint:gosec // a file descriptor
 		}
 		sooner(l.retryAt)
@@ -265,7 +266,7 @@ func (b *BFD) receive() {
 	for i := range b.listeners {
 		l := &b.listeners[i]
 		for range maxPackets {
-			if l.fd == closed {
+			if l.fd == noDescriptor {
 				break
 			}
 			from, ttl, n, err := l.receive(b.buffer[:], b.control[:])

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	b.Sync(map[netip.Addr]bfd.Neighbour{netip.MustParseAddr("192.0.2.1"): {Settings: settings}})
+	b.Sync(map[netip.Addr]bfd.NeighbourSettings{netip.MustParseAddr("192.0.2.1"): {Settings: settings}})
 	b.Wait() // for ever
 }
 
@@ -241,11 +241,11 @@ func startNode(t *testing.T) *node {
 }
 
 func (n *node) watches(neighbour, source string) {
-	s := bfd.Neighbour{Settings: settings}
+	s := bfd.NeighbourSettings{Settings: settings}
 	if source != "" {
 		s.Source = netip.MustParseAddr(source)
 	}
-	n.Sync(map[netip.Addr]bfd.Neighbour{netip.MustParseAddr(neighbour): s})
+	n.Sync(map[netip.Addr]bfd.NeighbourSettings{netip.MustParseAddr(neighbour): s})
 }
 
 // TestSessions has a session of each family: it comes up with packets that RFC 5881 allows, fails when the
@@ -422,8 +422,8 @@ func TestNeighboursComeAndGo(t *testing.T) {
 	if canListen("udp4")() || !canListen("udp6")() {
 		t.Error("it listens for the other family")
 	}
-	slower := bfd.Neighbour{Settings: bfd.Settings{Interval: 200 * time.Millisecond, Multiplier: 9}}
-	n.Sync(map[netip.Addr]bfd.Neighbour{neighbour: slower})
+	slower := bfd.NeighbourSettings{Settings: bfd.Settings{Interval: 200 * time.Millisecond, Multiplier: 9}}
+	n.Sync(map[netip.Addr]bfd.NeighbourSettings{neighbour: slower})
 	eventually(t, "the router hears other settings, and has answered", func() bool {
 		heard := r.arrivals()
 		last := heard[len(heard)-1].packet
@@ -435,7 +435,7 @@ func TestNeighboursComeAndGo(t *testing.T) {
 	}
 	r.mu.Unlock()
 	slower.Source = netip.MustParseAddr("192.0.2.12")
-	n.Sync(map[netip.Addr]bfd.Neighbour{neighbour: slower})
+	n.Sync(map[netip.Addr]bfd.NeighbourSettings{neighbour: slower})
 	eventually(t, "the router hears the other source", func() bool {
 		heard := r.arrivals()
 		return heard[len(heard)-1].from.Addr().Unmap() == slower.Source
@@ -454,7 +454,7 @@ func TestNeighbourIsAway(t *testing.T) {
 	n.watches("192.0.2.1", "192.0.2.99")
 	other := netip.MustParseAddr("2001:db8::1")
 	six := startRouter(t, where, "2001:db8::1", "2001:db8::11")
-	n.Sync(map[netip.Addr]bfd.Neighbour{
+	n.Sync(map[netip.Addr]bfd.NeighbourSettings{
 		netip.MustParseAddr("192.0.2.1"): {Settings: settings, Source: netip.MustParseAddr("192.0.2.99")},
 		other:                            {Settings: settings},
 	})
