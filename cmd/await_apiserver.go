@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -38,19 +39,13 @@ func awaitAPIServer(
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), stop())
-		case <-tick.C:
-		}
-		if requestWithin(ctx, interval, request) == nil {
-			log.FromContext(ctx).Info("The API server answers")
-			return stop()
-		}
+	err = wait.PollUntilContextCancel(ctx, interval, false, func(ctx context.Context) (hasAnswered bool, err error) {
+		return requestWithin(ctx, interval, request) == nil, nil
+	})
+	if err == nil {
+		log.FromContext(ctx).Info("The API server answers")
 	}
+	return errors.Join(err, stop())
 }
 
 // requestWithin makes a request with a timeout.

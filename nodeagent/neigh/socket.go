@@ -113,18 +113,15 @@ func withDescriptor(socket *os.File, call func(fd int) (int, error)) (n int, err
 
 // takeDropped returns how many frames the kernel has dropped since the last call because
 // the socket's queue had no room for them.
-func takeDropped(socket *os.File) (dropped uint32, err error) {
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	controlErr := raw.Control(func(fd uintptr) {
-		var stats *unix.TpacketStats
-		if stats, err = unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
-			dropped = stats.Drops
+func takeDropped(socket *os.File) (dropped int, err error) {
+	dropped, err = withDescriptor(socket, func(fd int) (int, error) {
+		stats, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+		if err != nil {
+			return 0, err
 		}
+		return int(stats.Drops), nil
 	})
-	if err = errors.Join(err, controlErr); err != nil {
+	if err != nil {
 		return 0, fmt.Errorf("count dropped frames: %w", err)
 	}
 	return dropped, nil

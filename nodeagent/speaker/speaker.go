@@ -566,15 +566,13 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 		pacing.Signal(s.reporter.Changed)
 	}
 	s.Metrics.set(status)
-	allSent := true
-	for _, p := range s.state.held.Peers {
-		sent := false
-		for _, session := range sessions {
-			sent = sent || session.Neighbour == p.Neighbour && session.HasSentAll
-		}
-		allSent = allSent && sent
+	isUnsent := func(p routes.Peer) bool {
+		return !slices.ContainsFunc(sessions, func(one routes.Session) bool {
+			return one.Neighbour == p.Neighbour && one.HasSentAll
+		})
 	}
-	isComplete := s.state.mayOpenSessions && allSent && len(s.state.held.Waiting) == 0
+	isComplete := s.state.mayOpenSessions && !slices.ContainsFunc(s.state.held.Peers, isUnsent) &&
+		len(s.state.held.Waiting) == 0
 	s.isReady.Store(isComplete || s.Tasks.Now().Sub(s.state.startedAt) > readyPatience)
 }
 

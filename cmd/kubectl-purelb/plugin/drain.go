@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 		case <-ctx.Done():
 			return result, errors.Join(fmt.Errorf("node %s still has %s; the label stays, so the manager goes on: kubectl "+
 				"purelb explain service says why an address cannot leave, and kubectl purelb undrain %s takes it back",
-				name, orElse(last, "its addresses"), name), err)
+				name, cmp.Or(last, "its addresses"), name), err)
 		case <-time.After(pollInterval):
 		}
 	}

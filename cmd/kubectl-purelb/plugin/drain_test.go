@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -142,7 +143,7 @@ func TestDrain(t *testing.T) {
 				if err == nil && seconds() < len(row.has)-1 {
 					t.Errorf("it ends after %s, with addresses left", time.Since(start))
 				}
-				labels[corev1.LabelNodeExcludeBalancers] = orElse(row.label, drainedLabelValue)
+				labels[corev1.LabelNodeExcludeBalancers] = cmp.Or(row.label, drainedLabelValue)
 				checkLabels(t, api, labels)
 			})
 		})
@@ -173,7 +174,7 @@ func TestUndrain(t *testing.T) {
 			}
 			api := apiOf(t, labels)
 			var out bytes.Buffer
-			result, err := Undrain(t.Context(), api, orElse(row.node, "node1"), row.isForced, &out)
+			result, err := Undrain(t.Context(), api, cmp.Or(row.node, "node1"), row.isForced, &out)
 			if out.String() != row.want {
 				t.Errorf("got:\n%swant:\n%s", out.String(), row.want)
 			}

@@ -76,8 +76,11 @@ const (
 	kindWebhooks       = "ValidatingWebhookConfigurations"
 )
 
-// purelbKinds are PureLB's own that each release has.
-var purelbKinds = []string{kindServiceGroups, kindLBNodeAgents, kindAnnouncements, kindCommons}
+// purelbKinds are PureLB's own that each release has, and newKinds those that an older release does not have.
+var (
+	purelbKinds = []string{kindServiceGroups, kindLBNodeAgents, kindAnnouncements, kindCommons}
+	newKinds    = []string{kindBGPPeers, kindNodeRoutings}
+)
 
 // What answers are made from: those about pools and addresses in use, and those about the nodes that
 // have or would get them. The manager's Deployment says which Services are PureLB's.
@@ -104,11 +107,10 @@ func (o *Objects) isUnread(kind string) bool { return len(o.unreadOf(kind)) > 0 
 
 // kindReader reads the objects of a kind into a list, and takes them from it.
 type kindReader struct {
-	kind         string
-	list         client.ObjectList
-	take         func()
-	options      []client.ListOption
-	mayBeMissing bool // an older release does not have the kind
+	kind    string
+	list    client.ObjectList
+	take    func()
+	options []client.ListOption
 }
 
 // readerOf returns what reads the objects of a kind into a new list, of which take gets them.
@@ -118,12 +120,6 @@ func readerOf[L any, P interface {
 }](kind string, take func(P), options ...client.ListOption) kindReader {
 	list := P(new(L))
 	return kindReader{kind: kind, list: list, take: func() { take(list) }, options: options}
-}
-
-// ofNewKind returns a reader of a kind that an older release does not have.
-func (r kindReader) ofNewKind() kindReader {
-	r.mayBeMissing = true
-	return r
 }
 
 // ErrNotInstalled is that the API server knows none of PureLB's kinds.
@@ -153,8 +149,8 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace, own string) (*
 			}
 		}, in),
 		readerOf(kindCommons, func(l *v1.CommonAnnouncementList) { o.Commons = l.Items }, in),
-		readerOf(kindBGPPeers, func(l *v1.BGPPeerList) { o.BGPPeers = l.Items }, in).ofNewKind(),
-		readerOf(kindNodeRoutings, func(l *v1.NodeRoutingList) { o.NodeRoutings = l.Items }, in).ofNewKind(),
+		readerOf(kindBGPPeers, func(l *v1.BGPPeerList) { o.BGPPeers = l.Items }, in),
+		readerOf(kindNodeRoutings, func(l *v1.NodeRoutingList) { o.NodeRoutings = l.Items }, in),
 		readerOf(kindServices, func(l *corev1.ServiceList) { o.Services = l.Items }),
 		readerOf(kindNodes, func(l *corev1.NodeList) { o.Nodes = l.Items }),
 		{kind: kindNamespaces, list: namespaces, take: func() { o.Namespaces = namespaces.Items }},
@@ -169,7 +165,7 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace, own string) (*
 		switch {
 		case err == nil:
 			read.take()
-		case read.mayBeMissing && isUnknownKind(err):
+		case slices.Contains(newKinds, read.kind) && isUnknownKind(err):
 		case isUnknownKind(err):
 			o.Unread = append(o.Unread, Unread{read.kind, "the API server does not know this kind"})
 		case apierrors.IsForbidden(err):

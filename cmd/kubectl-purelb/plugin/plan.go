@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -120,7 +121,7 @@ func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
 			Address: a.Addr.String(), Services: a.Services, From: from, To: to, How: howMoved(from, to, moves[a.Addr].Kind),
 		}
 		if move.How == howUnplaced {
-			move.Reason = orElse(
+			move.Reason = cmp.Or(
 				is.Unplaced[a.Addr].Message, "no other node that is to have it has an agent that renews its Lease",
 			)
 		}
@@ -306,15 +307,7 @@ func servedBy(before, after *Cluster) []string {
 	return served
 }
 
-func orElse(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
-
-func (p *Plan) writeText(w io.Writer, style Style) error {
-	t := newTextWriter(w, style)
+func (p *Plan) write(t *textWriter) {
 	health := Healthy
 	switch {
 	case len(p.Unread) > 0:
@@ -333,7 +326,8 @@ func (p *Plan) writeText(w io.Writer, style Style) error {
 		t.header("ADDRESS", "SERVICES", "FROM", "TO", "HOW", "REASON")
 		for _, m := range p.Moves {
 			t.row(
-				m.Address, strings.Join(m.Services, ","), nodeList(m.From, style.Wide), nodeList(m.To, style.Wide), m.How, m.Reason,
+				m.Address, strings.Join(m.Services, ","), nodeList(m.From, t.style.Wide), nodeList(m.To, t.style.Wide), m.How,
+				m.Reason,
 			)
 		}
 	}
@@ -344,7 +338,6 @@ func (p *Plan) writeText(w io.Writer, style Style) error {
 		t.line("Not in the plan: " + count(p.Skipped, "object") + " of other kinds")
 	}
 	t.unread(p.Unread)
-	return t.flush()
 }
 
 // nodeList names nodes: all of them if wide, else how many there are if they are more than three.
@@ -404,23 +397,16 @@ func (l *PlanList) BreaksAny() bool {
 
 // WriteText writes the plans for people.
 func (l *PlanList) WriteText(w io.Writer, style Style) error {
+	t := newTextWriter(w, style)
+	for _, p := range l.Plans {
+		t.emptyLine()
+		p.write(t)
+	}
 	if len(l.Plans) == 0 {
-		t := newTextWriter(w, style)
 		if len(l.Unread) == 0 {
 			t.line("No node runs an agent.")
 		}
 		t.unread(l.Unread)
-		return t.flush()
 	}
-	for i, p := range l.Plans {
-		if i > 0 {
-			if err := newTextWriter(w, style).printLine(""); err != nil {
-				return err
-			}
-		}
-		if err := p.writeText(w, style); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.flush()
 }

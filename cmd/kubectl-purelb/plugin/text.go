@@ -141,9 +141,3 @@ func (t *textWriter) flush() error {
 	t.endTable()
 	return t.err
 }
-
-// printLine writes one line and nothing else.
-func (t *textWriter) printLine(s string) error {
-	t.line(s)
-	return t.err
-}

@@ -29,22 +29,20 @@ func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
 	}
 	for i, r := range rules {
 		neighbours := fmt.Sprintf("neighbours-%d", i)
-		statement := &api.Statement{
-			Name:       fmt.Sprintf("rule-%d", i),
-			Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: neighbours}},
-			Actions:    &api.Actions{},
+		add := func(name string, conditions *api.Conditions) {
+			conditions.NeighborSet = &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: neighbours}
+			statement := &api.Statement{Name: name, Conditions: conditions, Actions: actionsOf(r)}
+			request.Policies[0].Statements = append(request.Policies[0].Statements, statement)
 		}
+		name := fmt.Sprintf("rule-%d", i)
 		request.DefinedSets = append(
 			request.DefinedSets,
 			&api.DefinedSet{
 				DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: neighbours, List: textsWithoutZones(r.Neighbours),
 			},
 		)
-		families := familiesOf(r)
 		if len(r.Prefixes) == 0 {
-			statement.Conditions.AfiSafiIn = families
-			s.addActions(statement.Actions, r)
-			request.Policies[0].Statements = append(request.Policies[0].Statements, statement)
+			add(name, &api.Conditions{AfiSafiIn: familiesOf(r)})
 			continue
 		}
 		// A set has prefixes of one family.
@@ -61,13 +59,7 @@ func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
 				continue
 			}
 			request.DefinedSets = append(request.DefinedSets, set)
-			one := &api.Statement{Name: statement.Name + set.Name, Actions: &api.Actions{}, Conditions: &api.Conditions{
-				NeighborSet: statement.Conditions.NeighborSet, PrefixSet: &api.MatchSet{
-					Type: api.MatchSet_TYPE_ANY, Name: set.Name,
-				},
-			}}
-			s.addActions(one.Actions, r)
-			request.Policies[0].Statements = append(request.Policies[0].Statements, one)
+			add(name+set.Name, &api.Conditions{PrefixSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set.Name}})
 		}
 	}
 	if err := s.bgp.SetPolicies(ctx, request); err != nil {
@@ -76,7 +68,8 @@ func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
 	return nil
 }
 
-func (s *Server) addActions(actions *api.Actions, r routes.Rule) {
+func actionsOf(r routes.Rule) *api.Actions {
+	actions := &api.Actions{}
 	if r.Reject {
 		actions.RouteAction = api.RouteAction_ROUTE_ACTION_REJECT
 	}
@@ -86,6 +79,7 @@ func (s *Server) addActions(actions *api.Actions, r routes.Rule) {
 	if r.NextHop.IsValid() {
 		actions.Nexthop = &api.NexthopAction{Address: r.NextHop.String()}
 	}
+	return actions
 }
 
 // familiesOf are the families of routes that a rule without prefixes is for.

@@ -199,10 +199,10 @@ func pathOf(prefix netip.Prefix, bgp purelbv1.ServiceGroupBGP, drain DrainPhase)
 		}
 	}
 	if bgp.LocalPref != nil {
-		p.LocalPref = ptr32(*bgp.LocalPref)
+		p.LocalPref = new(uint32(*bgp.LocalPref)) //nolint:gosec // the schema bounds it
 	}
 	if bgp.MED != nil {
-		p.MED = ptr32(*bgp.MED)
+		p.MED = new(uint32(*bgp.MED)) //nolint:gosec // the schema bounds it
 	}
 	if drain == Avoid {
 		// Internal neighbours see the preference, external ones the community.
@@ -213,11 +213,6 @@ func pathOf(prefix netip.Prefix, bgp purelbv1.ServiceGroupBGP, drain DrainPhase)
 	slices.SortFunc(p.LargeCommunities, func(a, b LargeCommunity) int { return slices.Compare(a[:], b[:]) })
 	p.Communities, p.LargeCommunities = slices.Compact(p.Communities), slices.Compact(p.LargeCommunities)
 	return p
-}
-
-func ptr32(n int64) *uint32 {
-	v := uint32(n) //nolint:gosec // the schema bounds it
-	return &v
 }
 
 // ownRoute is a route that the node may advertise, as the group with that index says of addr; -1 is none.
@@ -331,10 +326,8 @@ func nextHopRules(peers []Peer) []Rule {
 // groupRules keep the routes of a group from the neighbours that it does not name, and prepend
 // towards external ones.
 func groupRules(bgp purelbv1.ServiceGroupBGP, prefixes []netip.Prefix, peers []Peer) []Rule {
-	var rules []Rule
 	reject := Rule{Prefixes: prefixes, Reject: true}
-	prepended := map[uint32]*Rule{}
-	var order []uint32
+	var rules []Rule
 	for _, p := range peers {
 		if len(bgp.Peers) > 0 && !slices.Contains(bgp.Peers, p.Name) {
 			reject.Neighbours = append(reject.Neighbours, p.Neighbour)
@@ -344,19 +337,16 @@ func groupRules(bgp purelbv1.ServiceGroupBGP, prefixes []netip.Prefix, peers []P
 			continue
 		}
 		asn := uint32(p.MyASN) //nolint:gosec // the schema bounds it
-		if prepended[asn] == nil {
-			prepended[asn] = &Rule{
-				Prefixes: prefixes, ASN: asn, Prepend: uint32(bgp.Prepend),
-			} //nolint:gosec // the schema bounds it
-			order = append(order, asn)
+		i := slices.IndexFunc(rules, func(r Rule) bool { return r.ASN == asn })
+		if i < 0 {
+			i = len(rules)
+			prepend := uint32(bgp.Prepend) //nolint:gosec // the schema bounds it
+			rules = append(rules, Rule{Prefixes: prefixes, ASN: asn, Prepend: prepend})
 		}
-		prepended[asn].Neighbours = append(prepended[asn].Neighbours, p.Neighbour)
+		rules[i].Neighbours = append(rules[i].Neighbours, p.Neighbour)
 	}
 	if len(reject.Neighbours) > 0 {
-		rules = append(rules, reject)
-	}
-	for _, asn := range order {
-		rules = append(rules, *prepended[asn])
+		rules = slices.Insert(rules, 0, reject)
 	}
 	return rules
 }
