@@ -1,8 +1,8 @@
-// Command purelb contains both programs of PureLB: the manager, which decides which address a
+// Command purelb contains two programs of PureLB: the manager, which decides which address a
 // Service gets and which node announces the address, and the agent, which makes the kernel of
-// its node announce.
+// its node announce. The third one, which speaks BGP, is in the folder speaker.
 //
-// All configuration enters here, as flags. Each program builds a controller-runtime manager
+// All configuration of these two enters here, as flags. Each program builds a controller-runtime manager
 // from its flags, adds its controllers and serves metrics and health checks.
 package main
 

@@ -1,4 +1,4 @@
-// Package order has comparisons for package slices.
+// Package order has comparisons for package slices, and goes through maps in order.
 package order
 
 // TrueFirst orders true before false.

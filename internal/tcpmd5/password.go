@@ -9,8 +9,8 @@ import (
 // maxPassword is the longest password that Linux takes, in bytes (TCP_MD5SIG_MAXKEYLEN of linux/tcp.h).
 const maxPassword = 80
 
-// ParsePassword returns the password that a key of a Secret, or the file of one, has, without the end of its last line.
-// problem says why no session can have it; it is empty if one can.
+// ParsePassword returns the password that a key of a Secret, or the file of one, has, without the ends of lines after
+// it. problem says why no session can have it; it is empty if one can.
 func ParsePassword(content []byte) (password, problem string) {
 	trimmed := bytes.TrimRight(content, "\r\n")
 	switch n := len(trimmed); {

@@ -56,7 +56,7 @@ type AddressExplanation struct {
 	// found out; both are empty unless the LBNodeAgent has it asked for.
 	Reachable string         `json:"reachable,omitempty"`
 	AskedBy   []AskerFinding `json:"askedBy,omitempty"`
-	// BGP says how far a Virtual address is advertised, and Advertised to which neighbours.
+	// BGP says how far a Virtual address is advertised, and Sessions in which of them it is.
 	BGP      string               `json:"bgp,omitempty"`
 	Sessions []SessionAdvertising `json:"advertisedTo,omitempty"`
 	// ServiceCommunities are those that the routes to it have because its Service asks for them.

@@ -74,7 +74,7 @@ func (o *Objects) leaseDurationOf(node string, lease *coordinationv1.Lease) time
 }
 
 // newestRenewal is when the last of all Leases was renewed: the leading manager renews its own
-// every two seconds, so this is about the time of the cluster, whatever clock the user's machine has.
+// twice a second, so this is about the time of the cluster, whatever clock the user's machine has.
 func newestRenewal(leases []coordinationv1.Lease) time.Time {
 	var newest time.Time
 	for i := range leases {

@@ -49,7 +49,7 @@ type Objects struct {
 	Commons        []v1.CommonAnnouncement
 	BGPPeers       []v1.BGPPeer
 	NodeRoutings   []v1.NodeRouting
-	// Webhooks are those by which the API server asks managers, of any namespace.
+	// Webhooks are all configurations of the cluster, of which some may be PureLB's.
 	Webhooks []admissionv1.ValidatingWebhookConfiguration
 	// NotRenewing are the nodes whose agents were seen not to renew their Leases.
 	NotRenewing map[string]bool

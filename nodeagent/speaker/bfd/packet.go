@@ -27,7 +27,7 @@ func (s State) String() string {
 	return [...]string{"AdminDown", "Down", "Init", "Up"}[s&3]
 }
 
-// Diagnostic is why a session was last left.
+// Diagnostic is why the state of a session last changed (RFC 5880 section 4.1).
 type Diagnostic uint8
 
 // The diagnostics that a session without echo has (RFC 5880 section 4.1).

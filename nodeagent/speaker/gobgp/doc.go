@@ -18,8 +18,8 @@
 // the event SessionDown and kubectl purelb explain:
 //   - Server.ResetSession (server.go), as BFD is down: errorOfBFD.
 //   - TendSessions (sessions.go), as the neighbour is in the node's own autonomous system, or takes nothing:
-//     errorOfOwnAS, errorOfStalled. These, and the next one, note their reason by endSession before the library
-//     ends the session.
+//     errorOfOwnAS, errorOfStalled. These, the one before and the next one note their reason by endSession before the
+//     library ends the session.
 //   - boundRefreshes (refreshes.go), as the neighbour asks for all routes faster than it reads them: errorOfRefreshes.
 //   - The library, as the neighbour ended it, its hold time passed, or the connection broke: what
 //     explainDisconnect makes of the library's reason, in onPeerUpdate (sessions.go).

@@ -9,8 +9,8 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// logHandler takes the log of the library. It passes on what an operator would act on, and
-// notes why the library cannot connect.
+// logHandler takes the log of the library. It passes on warnings and errors, as what is shown
+// with --log-level=debug only, and notes why the library cannot connect.
 type logHandler struct {
 	server *Server
 	// key is the neighbour that the logger is about, if it is about one.

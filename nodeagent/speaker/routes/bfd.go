@@ -13,8 +13,8 @@ import (
 // there.
 const maxWaitForBGP = 20 * time.Second
 
-// BFDWaits are the neighbours that are not watched yet, because BFD waits for BGP, by when that began. It is
-// lost with the process, and then BFD waits anew.
+// BFDWaits are the neighbours for which BFD waits until BGP is up, by when that began; for maxWaitForBGP they are not
+// watched. It is lost with the process, and then BFD waits anew.
 type BFDWaits map[netip.Addr]time.Time
 
 // DecideWatched returns the neighbours to watch by BFD, and how, and which ones wait; it notes in sessions how BFD is,

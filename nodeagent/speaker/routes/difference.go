@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Changes are what to change of what the BGP library holds, in this order.
+// Changes are what to change of what the BGP library holds, in this order; routes are sent anew last.
 type Changes struct {
 	RemovePaths []netip.Prefix
 	// Rules replace all rules, if ReplacesRules is true. ResendsRoutes sends all routes anew, because a
