@@ -102,7 +102,7 @@ func AdviseWithoutGroups(svc *corev1.Service) []string {
 		return []string{req.TooLongMessage}
 	}
 	warnings := adviseOnRequestFields(svc)
-	if _, why := req.addressesByFamily(); why != "" {
+	if _, why := req.AddressesByFamily(); why != "" {
 		warnings = append(warnings, why)
 	}
 	return warnings

@@ -22,7 +22,7 @@ func (d *decision) chooseGroup() *refusal {
 	if d.TooLongMessage != "" {
 		return refuse(v1.ReasonInvalid, "%s", d.TooLongMessage)
 	}
-	byFamily, why := d.addressesByFamily()
+	byFamily, why := d.AddressesByFamily()
 	if why != "" {
 		return refuse(v1.ReasonInvalid, "%s", why)
 	}

@@ -114,9 +114,9 @@ func RequestsAddresses(svc *corev1.Service) bool {
 	return list != ""
 }
 
-// addressesByFamily returns the addresses that a request asks for, or why it cannot be fulfilled by any
-// ServiceGroup.
-func (r *Request) addressesByFamily() (byFamily map[Family]netip.Addr, why string) {
+// AddressesByFamily returns the addresses that a request asks for, at most one of each family, and why it cannot be
+// fulfilled by any ServiceGroup; why is empty if one may.
+func (r *Request) AddressesByFamily() (byFamily map[Family]netip.Addr, why string) {
 	byFamily, errs := parseRequestedAddresses(r.RequestedAddressesText, r.RequestedAddressesIn, r.Families)
 	texts := make([]string, len(errs))
 	for i, err := range errs {

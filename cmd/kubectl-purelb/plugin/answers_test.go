@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
@@ -386,6 +387,35 @@ func TestNoPools(t *testing.T) {
 	} {
 		if got := textOf(t, PoolListOf(clusterOf(t, change))); got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// An address counts as asked for however it is written, as it does for the manager, and the annotation counts alone
+// where there is one.
+func TestWhyAddress(t *testing.T) {
+	const byAnnotation, byField = "annotation purelb.io/addresses asks for it", "spec.loadBalancerIP asks for it"
+	const byNobody = "it was the first free address when it was allocated"
+	for name, row := range map[string]struct{ annotation, field, want string }{
+		"as it is":                  {"fd00:77::200", "", byAnnotation},
+		"in capitals":               {"FD00:77::200", "", byAnnotation},
+		"with a zero":               {"fd00:77:0::200", "", byAnnotation},
+		"after a tab":               {"192.0.2.1,\tfd00:77::200", "", byAnnotation},
+		"on a line of its own":      {"192.0.2.1,\nfd00:77::200\n", "", byAnnotation},
+		"in the field":              {"", "FD00:77:0::200", byField},
+		"another annotation":        {"fd00:77::201", "fd00:77::200", byNobody},
+		"a blank annotation":        {" ", "fd00:77::200", byField},
+		"beside what is no address": {"x,fd00:77::200", "", byAnnotation},
+		"another":                   {"fd00:77::201", "", byNobody},
+		"none":                      {"", "", byNobody},
+	} {
+		svc := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAddresses: row.annotation}},
+			Spec:       corev1.ServiceSpec{LoadBalancerIP: row.field},
+		}
+		got := whyAddress(svc, netip.MustParseAddr("fd00:77::200"), &allocation.Group{}, true, false)
+		if got != row.want {
+			t.Errorf("%s: %q, want %q", name, got, row.want)
 		}
 	}
 }

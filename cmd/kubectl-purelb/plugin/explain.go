@@ -245,14 +245,11 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 
 // whyAddress says why a Service has this address and no other.
 func whyAddress(svc *corev1.Service, a netip.Addr, group *allocation.Group, inPool, isShared bool) string {
+	request := allocation.RequestOf(svc)
+	requested, _ := request.AddressesByFamily()
 	switch {
-	case slices.Contains(
-		strings.FieldsFunc(svc.Annotations[v1.AnnotationAddresses], func(r rune) bool { return r == ',' || r == ' ' }),
-		a.String(),
-	):
-		return "annotation " + v1.AnnotationAddresses + " asks for it"
-	case svc.Spec.LoadBalancerIP == a.String():
-		return "spec.loadBalancerIP asks for it"
+	case requested[allocation.FamilyOf(a)] == a:
+		return request.RequestedAddressesIn + " asks for it"
 	case inPool && group.Reservations[a] == controllers.KeyOf(svc):
 		return "it is reserved for the Service"
 	case isShared:
