@@ -435,6 +435,20 @@ func TestUsageText(t *testing.T) {
 	}
 }
 
+// The row of a range says as its group does how many addresses there are, if they are more than can be counted.
+func TestRangeUsageText(t *testing.T) {
+	for want, r := range map[string]PoolRange{
+		" 0/2^63+": {Capacity: math.MaxInt64}, " 5/2^63+": {Used: 5, Capacity: math.MaxInt64},
+		" 5/9223372036854775806": {Used: 5, Capacity: math.MaxInt64 - 1}, " 3/10": {Used: 3, Capacity: 10},
+	} {
+		r.Range = "the-range"
+		got := textOf(t, &PoolList{Pools: []Pool{{Group: "g", Ranges: []PoolRange{r}}}})
+		if !strings.Contains(got, "the-range") || !strings.Contains(got, want+"\n") {
+			t.Errorf("%d of %d: want %s:\n%s", r.Used, r.Capacity, want, got)
+		}
+	}
+}
+
 // waitingPod makes a container of a pod wait.
 func waitingPod(reason string) change {
 	return func(o *Objects) {

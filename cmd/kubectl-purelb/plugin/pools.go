@@ -57,8 +57,16 @@ type PoolRange struct {
 	Range    string          `json:"range"`
 	Subnet   string          `json:"subnet"`
 	Announce v1.AnnounceType `json:"announce,omitempty"`
-	Used     int64           `json:"used"` // as in Usage
-	Capacity int64           `json:"capacity"`
+	Used     int64           `json:"used"`     // as in Usage
+	Capacity int64           `json:"capacity"` // the largest int64 if there are more
+}
+
+// usage returns how many addresses of the range are in use and free.
+func (r *PoolRange) usage() Usage {
+	if r.Capacity == math.MaxInt64 {
+		return Usage{Used: r.Used, Free: math.MaxInt64}
+	}
+	return Usage{Used: r.Used, Free: r.Capacity - r.Used}
 }
 
 func (p *Pool) fullFamilies() (families []string) {
@@ -210,8 +218,7 @@ func writePools(t *textWriter, pools []Pool, wide bool) {
 				p.Message = ""
 			}
 			t.row(append(
-				cells[:5:5], r.Range, r.Subnet, string(r.Announce), Usage{Used: r.Used, Free: r.Capacity - r.Used}.String(),
-				p.Message,
+				cells[:5:5], r.Range, r.Subnet, string(r.Announce), r.usage().String(), p.Message,
 			)...)
 		}
 	}
