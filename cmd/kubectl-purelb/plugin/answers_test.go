@@ -449,6 +449,32 @@ func TestRangeUsageText(t *testing.T) {
 	}
 }
 
+// The manager's flag counts however it is written, and of several the last one, as package pflag reads them.
+func TestDefaultLoadBalancerFlag(t *testing.T) {
+	for _, row := range []struct {
+		args []string
+		want bool
+	}{
+		{nil, true},
+		{[]string{"manager", "--default-load-balancer=false"}, false},
+		{[]string{"manager", "--default-load-balancer=0"}, false},
+		{[]string{"manager", "--default-load-balancer=f"}, false},
+		{[]string{"manager", "--default-load-balancer=F"}, false},
+		{[]string{"manager", "--default-load-balancer=False"}, false},
+		{[]string{"manager", "--default-load-balancer=FALSE"}, false},
+		{[]string{"manager", "--default-load-balancer=true"}, true},
+		{[]string{"manager", "--default-load-balancer"}, true},
+		{[]string{"manager", "--default-load-balancer=false", "--default-load-balancer"}, true},
+		{[]string{"manager", "--default-load-balancer", "--default-load-balancer=0"}, false},
+		{[]string{"manager", "--default-load-balancer=no"}, true}, // the manager does not start
+		{[]string{"manager", "--default-load-balancers=false"}, true},
+	} {
+		if got := clusterOf(t, managerRuns(row.args...)).IsDefaultLoadBalancer; got != row.want {
+			t.Errorf("%q: %t", row.args, got)
+		}
+	}
+}
+
 // waitingPod makes a container of a pod wait.
 func waitingPod(reason string) change {
 	return func(o *Objects) {

@@ -3,7 +3,8 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -37,8 +38,12 @@ func NewCluster(ctx context.Context, o *Objects, namespace string) (*Cluster, er
 	c := &Cluster{Objects: o, Namespace: namespace, IsDefaultLoadBalancer: true}
 	if d := o.managerDeployment(); d != nil {
 		for _, container := range d.Spec.Template.Spec.Containers {
-			c.IsDefaultLoadBalancer = c.IsDefaultLoadBalancer &&
-				!slices.Contains(container.Args, "--default-load-balancer=false")
+			for _, arg := range container.Args {
+				name, text, hasText := strings.Cut(arg, "=")
+				if isSet, err := strconv.ParseBool(text); name == "--default-load-balancer" && (!hasText || err == nil) {
+					c.IsDefaultLoadBalancer = !hasText || isSet
+				}
+			}
 		}
 	}
 	var err error
