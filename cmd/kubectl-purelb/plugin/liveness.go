@@ -46,8 +46,8 @@ func (o *Objects) ObserveLeases(ctx context.Context, c client.Reader, namespace 
 			return fmt.Errorf("list Leases: %w", err)
 		}
 		for i := range now.Items {
-			node := strings.TrimPrefix(now.Items[i].Name, v1.LeasePrefix)
-			if first := pending[node]; first != nil && !now.Items[i].Spec.RenewTime.Equal(first.Spec.RenewTime) {
+			node, isAgents := strings.CutPrefix(now.Items[i].Name, v1.LeasePrefix)
+			if first := pending[node]; isAgents && first != nil && !now.Items[i].Spec.RenewTime.Equal(first.Spec.RenewTime) {
 				delete(pending, node)
 			}
 		}

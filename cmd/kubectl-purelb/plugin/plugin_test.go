@@ -299,6 +299,12 @@ func TestObserveLeases(t *testing.T) {
 			return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: v1.LeasePrefix + node},
 				Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(3)), RenewTime: &metav1.MicroTime{Time: renewed}}}
 		}
+		// Other software may name its Lease as a node.
+		othersNamed := func(name string) *coordinationv1.Lease {
+			l := lease("", start.Add(time.Second))
+			l.Name = name
+			return l
+		}
 		// An agent may say that its Lease lasts for ever.
 		lasting := func(l *coordinationv1.Lease) *coordinationv1.Lease {
 			l.Spec.LeaseDurationSeconds = new(int32(math.MaxInt32))
@@ -306,8 +312,8 @@ func TestObserveLeases(t *testing.T) {
 		}
 		api := clientfake.NewClientBuilder().WithScheme(must(NewScheme())(t)).WithObjects(
 			lease("ahead", start.Add(time.Minute)), lease("right", start), lease("behind", start.Add(-5*time.Second)),
-			lease("dead", start), lease("long-dead", start.Add(-time.Hour)), lasting(lease("boaster", start)),
-			lasting(lease("other-boaster", start)), &v1.Announcement{
+			lease("dead", start), othersNamed("dead"), lease("long-dead", start.Add(-time.Hour)),
+			lasting(lease("boaster", start)), lasting(lease("other-boaster", start)), &v1.Announcement{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: "boaster"},
 				Spec:       v1.AnnouncementSpec{NodeName: "boaster", HeartbeatSeconds: 1},
 			}).Build()
