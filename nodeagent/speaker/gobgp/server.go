@@ -48,8 +48,8 @@ type Server struct {
 	// prefixes are those of the node's routes that the library has, and pathCount is how many.
 	prefixes  map[netip.Prefix]bool
 	pathCount atomic.Int64
-	// endBounding ends what bounds the neighbours' requests; nil before the start.
-	endBounding context.CancelFunc
+	// endWatching ends what watches the sessions: boundRefreshes, and the library's events; nil before the start.
+	endWatching context.CancelFunc
 
 	// mu protects sessions: what the library reports only as it happens, by neighbour. It is
 	// lost with the process, and then says nothing of earlier sessions.
@@ -96,9 +96,21 @@ func New(log logr.Logger, changed func()) *Server {
 }
 
 // Start begins to work as the router with an identifier. It connects to neighbours, and listens
-// on no port.
+// on no port. After an error nothing is left running.
 func (s *Server) Start(ctx context.Context, routerID netip.Addr, asn uint32) error {
 	go s.bgp.Serve()
+	ctx, s.endWatching = context.WithCancel(ctx)
+	if err := s.startLibrary(ctx, routerID, asn); err != nil {
+		s.endWatching()
+		s.bgp.Stop()
+		return err
+	}
+	go s.boundRefreshes(ctx)
+	return nil
+}
+
+// startLibrary starts the library, which has no neighbours and takes no routes but the node's own.
+func (s *Server) startLibrary(ctx context.Context, routerID netip.Addr, asn uint32) error {
 	err := s.bgp.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
 		Asn: asn, RouterId: routerID.String(), ListenPort: -1,
 		Families: []uint32{0, 1}, // the library numbers unicast of IPv4 and of IPv6 so
@@ -123,9 +135,6 @@ func (s *Server) Start(ctx context.Context, routerID netip.Addr, asn uint32) err
 			return fmt.Errorf("set the policy: %w", err)
 		}
 	}
-	bounding, endBounding := context.WithCancel(ctx)
-	s.endBounding = endBounding
-	go s.boundRefreshes(bounding)
 	return s.bgp.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: s.onPeerUpdate}, server.WatchPeer())
 }
 
@@ -237,10 +246,14 @@ func (s *Server) ResetSession(ctx context.Context, neighbour netip.Addr) error {
 // Stop ends all sessions. With graceful restart neighbours that support it keep the routes for
 // the restart time; without, they drop them at once.
 func (s *Server) Stop(ctx context.Context, graceful bool) error {
-	if s.endBounding != nil {
-		s.endBounding()
+	if s.endWatching != nil {
+		s.endWatching()
 	}
-	if err := s.bgp.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: graceful}); err != nil {
+	err := s.bgp.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: graceful})
+	// StopBgp leaves the library's own BFD running, which only Stop ends. There are no sessions any more for the
+	// StopBgp in it, which fails.
+	s.bgp.Stop()
+	if err != nil {
 		return fmt.Errorf("stop BGP: %w", err)
 	}
 	return nil
