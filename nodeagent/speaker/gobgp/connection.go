@@ -25,8 +25,10 @@ const (
 // library itself ends single sessions only by a message, and closes connections only all at once.
 func (s *Server) closeSession(ctx context.Context, p routes.Peer) {
 	s.mu.Lock()
-	e := s.ensureEvents(p.Neighbour)
-	isUp, ended := e.isUp, e.ended
+	isUp, ended := false, (chan struct{})(nil)
+	if e := s.sessions[p.Neighbour]; e != nil {
+		isUp, ended = e.isUp, e.ended
+	}
 	s.mu.Unlock()
 	closeConnections(p.Neighbour, int(p.Port))
 	if !isUp {

@@ -623,6 +623,7 @@ func TestExternalIsNotInternal(t *testing.T) {
 // TestEndReasons ends sessions: the speaker says why where it ends them itself, and what the library says otherwise.
 func TestEndReasons(t *testing.T) {
 	node, addr := New(logr.Discard(), func() {}), netip.MustParseAddr(routerAddress)
+	node.remember(addr)
 	turn := func(state bgp.FSMState) {
 		event := &apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE}
 		event.Peer.State.NeighborAddress, event.Peer.State.SessionState = addr, state
@@ -676,6 +677,44 @@ func TestResetSaysWhy(t *testing.T) {
 	}
 	sessionWith(t, node, "the session says why it ended", func(s routes.Session) bool { return s.LastError == errorOfBFD })
 	sessionWith(t, node, "the session is up again", isUp)
+}
+
+// TestLateReports removes a neighbour, of which the library then still reports: the next session with it begins with
+// nothing of that.
+func TestLateReports(t *testing.T) {
+	_, port := startRouter(t, nodeASN)
+	node, peer := startNode(t), gracefulRouter(port)
+	apply := func(changes routes.Changes) {
+		t.Helper()
+		if refused := node.Apply(t.Context(), changes); refused.Err() != nil {
+			t.Fatal(refused.Err())
+		}
+	}
+	remembered := func() int {
+		node.mu.Lock()
+		defer node.mu.Unlock()
+		return len(node.sessions)
+	}
+	apply(routes.Changes{AddPeers: []routes.Peer{peer}})
+	sessionWith(t, node, "the session is up", isUp)
+	apply(routes.Changes{RemovePeers: []routes.Peer{peer}})
+	event := &apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE}
+	event.Peer.State.NeighborAddress, event.Peer.State.SessionState = peer.Neighbour, bgp.BGP_FSM_IDLE
+	event.Peer.State.DisconnectReason = api.PeerState_DISCONNECT_REASON_INVALID_MSG
+	for what, report := range map[string]func(){
+		"that the session has ended": func() { node.onPeerUpdate(event, time.Now()) },
+		"why it cannot connect":      func() { node.noteConnectError(peer.Neighbour, "cannot connect") },
+		"nothing, as it is resting":  func() { node.noteRest(peer.Neighbour) },
+	} {
+		if report(); remembered() != 0 {
+			t.Errorf("the library reports %s of a neighbour that was removed: it is remembered", what)
+			node.forget(peer.Neighbour)
+		}
+	}
+	refused := node.Apply(t.Context(), routes.Changes{AddPeers: []routes.Peer{{}}})
+	if refused.Err() == nil || remembered() != 0 {
+		t.Errorf("a neighbour without an address: %v, and %d are remembered", refused.Err(), remembered())
+	}
 }
 
 // A session has stalled when nothing was sent for twice the hold time.

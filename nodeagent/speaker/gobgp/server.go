@@ -51,7 +51,7 @@ type Server struct {
 	// endWatching ends what watches the sessions: boundRefreshes, and the library's events; nil before the start.
 	endWatching context.CancelFunc
 
-	// mu protects sessions: what the library reports only as it happens, by neighbour. It is
+	// mu protects sessions: what the library reports only as it happens, by neighbour that it has. It is
 	// lost with the process, and then says nothing of earlier sessions.
 	mu       sync.Mutex
 	sessions map[netip.Addr]*sessionEvents
@@ -187,7 +187,9 @@ func setError[K comparable](errs map[K]error, key K, err error) {
 }
 
 func (s *Server) addPeer(ctx context.Context, n neighbour) error {
+	s.remember(n.Neighbour) // before the library reports anything of it
 	if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(n.Peer, n.maxReceived)}); err != nil {
+		s.forget(n.Neighbour)
 		return fmt.Errorf("add neighbour %s: %w", n.Neighbour, err)
 	}
 	s.neighbours[n.Neighbour] = n

@@ -159,7 +159,9 @@ func (s *Server) endSession(addr netip.Addr, why string, end func() error) error
 func (s *Server) noteRest(addr netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ensureEvents(addr).restsSince = time.Now()
+	if e := s.sessions[addr]; e != nil {
+		e.restsSince = time.Now()
+	}
 }
 
 // sessionOf returns the session with a neighbour, and whether that has stalled.
@@ -231,14 +233,18 @@ func negotiatedFamilies(p *api.Peer, neighbour netip.Addr) []purelbv1.IPFamily {
 	return families
 }
 
-// onPeerUpdate takes a change of a session.
+// onPeerUpdate takes a change of a session. One with a neighbour that was removed meanwhile says nothing.
 func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	if event.Type != apiutil.PEER_EVENT_STATE {
 		return
 	}
 	addr := event.Peer.State.NeighborAddress
 	s.mu.Lock()
-	e := s.ensureEvents(addr)
+	e := s.sessions[addr]
+	if e == nil {
+		s.mu.Unlock()
+		return
+	}
 	isUp := event.Peer.State.SessionState == bgp.BGP_FSM_ESTABLISHED
 	why := explainDisconnect(event.Peer.State.DisconnectReason, event.Peer.State.DisconnectMessage)
 	switch {
@@ -266,25 +272,27 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 	s.changed()
 }
 
-// ensureEvents returns what is known of a session. The caller holds mu.
-func (s *Server) ensureEvents(addr netip.Addr) *sessionEvents {
+// remember begins to note what happens to the session with a neighbour, or goes on with it.
+func (s *Server) remember(addr netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.sessions[addr] == nil {
 		s.sessions[addr] = &sessionEvents{}
 	}
-	return s.sessions[addr]
 }
 
+// forget ends that. What the library reports later of the session is not noted.
 func (s *Server) forget(addr netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, addr)
 }
 
-// noteConnectError takes why the library could not connect.
+// noteConnectError takes why the library could not connect to a neighbour, unless that was removed meanwhile.
 func (s *Server) noteConnectError(addr netip.Addr, why string) {
 	s.mu.Lock()
-	e := s.ensureEvents(addr)
-	differs := e.lastError != why && e.lastError != errorOfLimit
+	e := s.sessions[addr]
+	differs := e != nil && e.lastError != why && e.lastError != errorOfLimit
 	if differs {
 		e.lastError = why
 	}
