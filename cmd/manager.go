@@ -261,7 +261,7 @@ func agentImage(ctx context.Context, c client.Reader, o managerOptions) (string,
 func addControllers(
 	ctx context.Context, mgr manager.Manager, o managerOptions, image string, recorder func(string) events.EventRecorder,
 ) error {
-	live := controllers.NewLiveness(time.Now)
+	live := controllers.NewLivenessTracker(time.Now)
 	if err := errors.Join(live.Watch(ctx, mgr.GetCache()), mgr.Add(live)); err != nil {
 		return fmt.Errorf("watch agents: %w", err)
 	}
@@ -286,7 +286,7 @@ func addControllers(
 			return fmt.Errorf("watch %T: %w", kind, err)
 		}
 	}
-	own, reasons := controllers.NewMetrics(metrics.Registry), &controllers.UnplacedReasons{}
+	own, reasons := controllers.NewMetrics(metrics.Registry), &controllers.AddressExplanations{}
 	c := mgr.GetClient()
 	external := controllers.NewExternalIPAM(c, mgr.GetAPIReader(), controllers.ExternalIPAMOptions{
 		Recorder: recorder("purelb-allocator"), Namespace: o.namespace,
@@ -313,7 +313,7 @@ func addControllers(
 			Client: c, Recorder: recorder("purelb-placement"), Namespace: o.namespace,
 			IsDefaultLoadBalancer: o.isDefaultLoadBalancer, Liveness: live,
 			Now:     time.Now,
-			Metrics: own, Reasons: reasons, NamesSuccessors: o.features.Enabled(features.WireFailover),
+			Metrics: own, Explanations: reasons, NamesSuccessors: o.features.Enabled(features.WireFailover),
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 		(&controllers.RoutingReconciler{
 			Client: c, Recorder: recorder("purelb-routing"), Namespace: o.namespace, Now: time.Now,
@@ -322,7 +322,7 @@ func addControllers(
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace,
 			IsDefaultLoadBalancer: o.isDefaultLoadBalancer,
-			Now:                   time.Now, Reasons: reasons,
+			Now:                   time.Now, Explanations: reasons,
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 	)
 }

@@ -54,9 +54,11 @@ func (r *AnnouncedReconciler) recordAdvertised(svc *corev1.Service, written meta
 	}
 }
 
-// requestsForVirtualOn maps a Node, or its NodeRouting, which has its name, to the Services that have Virtual
-// addresses on the node.
-func (r *AnnouncedReconciler) requestsForVirtualOn(ctx context.Context, node client.Object) []reconcile.Request {
+// requestsForServicesWithVirtualOn maps a Node, or its NodeRouting, which has its name, to the Services that have
+// Virtual addresses on the node.
+func (r *AnnouncedReconciler) requestsForServicesWithVirtualOn(
+	ctx context.Context, node client.Object,
+) []reconcile.Request {
 	services, err := servicesWithVirtualOn(ctx, r.Client, r.Namespace, node.GetName())
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot find the Services of a node", "node", node.GetName())

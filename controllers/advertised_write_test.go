@@ -80,7 +80,7 @@ func TestAdvertisedWrites(t *testing.T) {
 	now, recorded := time.Unix(1_000_000, 0), events.NewFakeRecorder(1000)
 	r := &AnnouncedReconciler{
 		Client: api, Recorder: recorded, Namespace: benchNamespace, IsDefaultLoadBalancer: true,
-		Reasons: &UnplacedReasons{}, Now: func() time.Time { return now },
+		Explanations: &AddressExplanations{}, Now: func() time.Time { return now },
 	}
 	key := client.ObjectKey{Namespace: "a", Name: "b"}
 	// play reconciles the Service once a second with each of some states of the session, and returns how often the

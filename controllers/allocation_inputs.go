@@ -24,13 +24,13 @@ func AdmissionOf(ctx context.Context, c client.Reader, namespace string) (*alloc
 	return &allocation.Admission{Inputs: *inputs, Namespace: namespace, Groups: groups}, nil
 }
 
-// InUse reads, from the cache, which Services have which addresses in use.
-func InUse(ctx context.Context, c client.Reader, isDefaultLoadBalancer bool) (*allocation.InUse, error) {
+// GatherInUse reads, from the cache, which Services have which addresses in use.
+func GatherInUse(ctx context.Context, c client.Reader, isDefaultLoadBalancer bool) (*allocation.InUse, error) {
 	services, err := listServices(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return inUse(services, isDefaultLoadBalancer), nil
+	return indexInUse(services, isDefaultLoadBalancer), nil
 }
 
 // allocationInputs gathers, from the cache, what allocations depend on apart from the

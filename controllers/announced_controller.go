@@ -32,7 +32,7 @@ type AnnouncedReconciler struct {
 	Recorder              events.EventRecorder
 	Namespace             string
 	IsDefaultLoadBalancer bool
-	Reasons               *UnplacedReasons
+	Explanations          *AddressExplanations
 	Now                   func() time.Time
 
 	state announcedState
@@ -131,7 +131,7 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 			return reconcile.Result{}, err
 		}
 		report = announced.Summarise(addrs, places, func(a netip.Addr) string {
-			why, _ := r.Reasons.ReasonFor(a)
+			why, _ := r.Explanations.ExplanationFor(a)
 			return why.Message
 		})
 		if conditions[v1.ConditionAdvertised], err = r.advertisedCondition(ctx, group, places); err != nil {
@@ -222,7 +222,7 @@ func (r *AnnouncedReconciler) writeReport(
 ) error {
 	status := corev1ac.ServiceStatus()
 	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced).DeepCopy()
-	isChanged := !hasAnnotations(svc.Annotations, annotations, announced.AnnotationNames)
+	isChanged := !hasExactAnnotations(svc.Annotations, annotations, announced.AnnotationNames)
 	conditions := slices.Clone(svc.Status.Conditions)
 	for _, t := range reportedConditions {
 		c := wanted[t]
@@ -232,7 +232,7 @@ func (r *AnnouncedReconciler) writeReport(
 		}
 		c.ObservedGeneration = svc.Generation
 		isChanged = meta.SetStatusCondition(&conditions, c) || isChanged
-		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, t)))
+		status.WithConditions(conditionApplyConfiguration(meta.FindStatusCondition(conditions, t)))
 	}
 	if !isChanged {
 		return nil

@@ -50,7 +50,9 @@ func TestUntilFirstReport(t *testing.T) {
 func TestEventMemoryIsPruned(t *testing.T) {
 	released := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "released"}}
 	b := newBench(t, released)
-	r := &AnnouncedReconciler{Client: b.api, Namespace: benchNamespace, Reasons: &UnplacedReasons{}, Now: time.Now}
+	r := &AnnouncedReconciler{
+		Client: b.api, Namespace: benchNamespace, Explanations: &AddressExplanations{}, Now: time.Now,
+	}
 	r.state.events = map[client.ObjectKey]announced.EventMemory{}
 	for _, name := range []string{"released", "deleted"} {
 		key := client.ObjectKey{Namespace: "a", Name: name}

@@ -23,9 +23,9 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// reportWriters is how many Services are written at the same time: most of the time that
+// parallelReports is how many Services are written at the same time: most of the time that
 // a write takes is waiting for the API server.
-const reportWriters = 4
+const parallelReports = 4
 
 // byService indexes Announcements and CommonAnnouncements by the Services that they have
 // entries for, and EndpointSlices by their Service, as namespace/name.
@@ -65,25 +65,29 @@ func (r *AnnouncedReconciler) Component(cluster ComponentManager) (Component, er
 		Name: "announced", Reconciler: r,
 		Watches: []Watch{
 			{Object: &corev1.Service{}, Handler: &handler.EnqueueRequestForObject{}, Changed: serviceChanged},
-			{Object: &v1.Announcement{}, Handler: r.enqueueServicesOfAnnouncement()},
-			{Object: &v1.CommonAnnouncement{}, Handler: enqueueServicesOfCommon()},
-			{Object: &v1.LBNodeAgent{}, Handler: batched(r.enqueueServicesOfAgent), Changed: reachabilityChanged},
-			{Object: &v1.ServiceGroup{}, Handler: batched(r.enqueueServicesOfGroup), Changed: groupReportChanged},
+			{Object: &v1.Announcement{}, Handler: r.announcementHandler()},
+			{Object: &v1.CommonAnnouncement{}, Handler: commonAnnouncementHandler()},
+			{Object: &v1.LBNodeAgent{}, Handler: batched(r.requestsForServicesOfLBNodeAgent), Changed: reachabilityChanged},
+			{Object: &v1.ServiceGroup{}, Handler: batched(r.requestsForServicesOfGroup), Changed: groupReportChanged},
 			{
-				Object: &v1.NodeRouting{}, Handler: batchedFor(advertisedWait, r.requestsForVirtualOn), Changed: advertisingChanged,
+				Object: &v1.NodeRouting{}, Handler: batchedFor(advertisedWait, r.requestsForServicesWithVirtualOn),
+				Changed: advertisingChanged,
 			},
-			{Object: &corev1.Node{}, Handler: batchedFor(advertisedWait, r.requestsForVirtualOn), Changed: nodeUnknownChanged},
+			{
+				Object: &corev1.Node{}, Handler: batchedFor(advertisedWait, r.requestsForServicesWithVirtualOn),
+				Changed: nodeUnknownChanged,
+			},
 			{Object: &corev1.Pod{}, Handler: batchedFor(advertisedWait, r.requestsForSpeakerPod), Changed: speakerRunsChanged},
 		},
-		Sources: []source.Source{r.Reasons.source()},
-		Options: controller.Options{MaxConcurrentReconciles: reportWriters},
+		Sources: []source.Source{r.Explanations.source()},
+		Options: controller.Options{MaxConcurrentReconciles: parallelReports},
 	}, err
 }
 
 // serviceReportChanged lets through changes of what this reconciler itself writes, by
 // whomever: the report that the reconciler compared with may have been out of date.
 var serviceReportChanged = changed(func(before, after *corev1.Service) bool {
-	return !hasAnnotations(before.Annotations, after.Annotations, announced.AnnotationNames) ||
+	return !hasExactAnnotations(before.Annotations, after.Annotations, announced.AnnotationNames) ||
 		slices.ContainsFunc(reportedConditions, func(t string) bool { return isConditionChanged(before, after, t) })
 })
 
@@ -111,9 +115,9 @@ func parseKey(key string) client.ObjectKey {
 	return client.ObjectKey{Namespace: namespace, Name: name}
 }
 
-// enqueueServicesOfAnnouncement maps an Announcement to the Services for which something
-// in it has changed.
-func (r *AnnouncedReconciler) enqueueServicesOfAnnouncement() handler.EventHandler {
+// announcementHandler returns what enqueues, when an Announcement changes, the Services for which something in it has
+// changed.
+func (r *AnnouncedReconciler) announcementHandler() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
 			if a, ok := e.Object.(*v1.Announcement); ok {
@@ -158,9 +162,9 @@ func (r *AnnouncedReconciler) servicesOfSharedReport(
 	return announced.ServicesOfChangedSharedReport(before, after, commons), sharedReportWait(commons)
 }
 
-// enqueueServicesOfCommon maps a CommonAnnouncement to the Services of which an entry has
-// changed.
-func enqueueServicesOfCommon() handler.EventHandler {
+// commonAnnouncementHandler returns what enqueues, when a CommonAnnouncement changes, the Services of which an entry
+// has changed.
+func commonAnnouncementHandler() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
 			enqueueServices(q, batchWait, servicesOfObject(e.Object))

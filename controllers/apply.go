@@ -39,15 +39,15 @@ const (
 
 // apply writes obj without its status. owner owns the whole of its spec.
 func apply(ctx context.Context, c client.Client, obj client.Object, owner string) error {
-	_, err := applyObject(ctx, c, obj, owner)
+	_, err := applyAndReturnStored(ctx, c, obj, owner)
 	return err
 }
 
-// applyObject is apply, and returns what is stored then.
-func applyObject(
+// applyAndReturnStored is apply, and returns what is stored then.
+func applyAndReturnStored(
 	ctx context.Context, c client.Client, obj client.Object, owner string,
 ) (*unstructured.Unstructured, error) {
-	u, err := applyConfiguration(c, obj)
+	u, err := toApplyConfiguration(c, obj)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func applyStatus(ctx context.Context, c client.Client, obj client.Object, owner 
 // applyStatusOver writes the status of obj, of which owner owns the whole, over an object of a given
 // version: if the API server has another version, it fails with a conflict. An empty version is any.
 func applyStatusOver(ctx context.Context, c client.Client, obj client.Object, owner, resourceVersion string) error {
-	full, err := applyConfiguration(c, obj)
+	full, err := toApplyConfiguration(c, obj)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func applyServiceStatus(
 	if err != nil {
 		return fmt.Errorf("write status of Service: %w", err)
 	}
-	if areRefused || hasAnnotations(ac.Annotations, wanted, names) {
+	if areRefused || hasExactAnnotations(ac.Annotations, wanted, names) {
 		return nil
 	}
 	patch := servicePatch{}
@@ -173,15 +173,15 @@ func (p servicePatch) write(
 	return written, mergepatch.Write(ctx, c, written, p, client.FieldOwner(owner))
 }
 
-// hasAnnotations reports whether of the annotations with the given names exactly the wanted
+// hasExactAnnotations reports whether of the annotations with the given names exactly the wanted
 // ones exist.
-func hasAnnotations(annotations, wanted map[string]string, names []string) bool {
+func hasExactAnnotations(annotations, wanted map[string]string, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return annotations[name] != wanted[name] })
 }
 
-// applyConfiguration returns obj without what only the API server writes. Fields that are
+// toApplyConfiguration returns obj without what only the API server writes. Fields that are
 // not omitted when empty are written with their zero value, on purpose.
-func applyConfiguration(c client.Client, obj client.Object) (*unstructured.Unstructured, error) {
+func toApplyConfiguration(c client.Client, obj client.Object) (*unstructured.Unstructured, error) {
 	gvk, err := apiutil.GVKForObject(obj, c.Scheme())
 	if err != nil {
 		return nil, fmt.Errorf("look up the kind of %s: %w", obj.GetName(), err)

@@ -161,7 +161,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 			return announced.DecideOverride(svc, true, v1.PolicyLocalOverride, places)
 		},
 		"the spec":             func(svc *corev1.Service) any { return svc.Spec },
-		"PureLB's annotations": func(svc *corev1.Service) any { return allocationAnnotations(svc) },
+		"PureLB's annotations": func(svc *corev1.Service) any { return annotationsExceptReport(svc) },
 		"the owner":            func(svc *corev1.Service) any { return ownerOf(svc) },
 		"version and deletion": func(svc *corev1.Service) any { return slimMeta(&svc.ObjectMeta) },
 		"that it is to be shown": func(svc *corev1.Service) any {
@@ -259,8 +259,8 @@ func TestSlimNodeAndLease(t *testing.T) {
 		Images: make([]corev1.ContainerImage, 1000),
 	}
 	now := time.Unix(100, 0)
-	whole := &cluster{agents: handsOver, nodes: []corev1.Node{*n}}
-	kept := &cluster{agents: handsOver, nodes: []corev1.Node{*slimmed(t, SlimNode, n)}}
+	whole := &cluster{lbNodeAgents: handsOver, nodes: []corev1.Node{*n}}
+	kept := &cluster{lbNodeAgents: handsOver, nodes: []corev1.Node{*slimmed(t, SlimNode, n)}}
 	if got, want := kept.placementNode(&kept.nodes[0], nil, 0, now),
 		whole.placementNode(n, nil, 0, now); !reflect.DeepEqual(got, want) || !got.IsShuttingDown ||
 		!got.HandsOverAsCordoned || got.AddressToHandOver != netip.MustParseAddr("10.0.0.1") {

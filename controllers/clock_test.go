@@ -73,7 +73,7 @@ func (c *simulatedClock) note(a *agent, t turn) {
 }
 
 // run advances the clock until ctx ends.
-func (c *simulatedClock) run(ctx context.Context, live *controllers.Liveness) {
+func (c *simulatedClock) run(ctx context.Context, live *controllers.LivenessTracker) {
 	last := time.Now()
 	for tick := time.NewTicker(10 * time.Millisecond); ; {
 		select {
@@ -94,7 +94,7 @@ func (c *simulatedClock) run(ctx context.Context, live *controllers.Liveness) {
 }
 
 // isAwaitingAgents reports whether an agent has not had its turn, or the manager has not seen it.
-func (c *simulatedClock) isAwaitingAgents(live *controllers.Liveness) bool {
+func (c *simulatedClock) isAwaitingAgents(live *controllers.LivenessTracker) bool {
 	c.mu.Lock()
 	var renewed []string
 	for a, last := range c.agents {

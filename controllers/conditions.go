@@ -34,8 +34,8 @@ func setWhileTrue(
 	})
 }
 
-// conditionConfiguration converts a condition for an apply.
-func conditionConfiguration(c *metav1.Condition) *metav1ac.ConditionApplyConfiguration {
+// conditionApplyConfiguration converts a condition for an apply.
+func conditionApplyConfiguration(c *metav1.Condition) *metav1ac.ConditionApplyConfiguration {
 	return metav1ac.Condition().WithType(c.Type).WithStatus(c.Status).WithObservedGeneration(c.ObservedGeneration).
 		WithReason(c.Reason).WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime)
 }

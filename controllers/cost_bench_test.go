@@ -192,8 +192,9 @@ func BenchmarkPlacement(b *testing.B) {
 				ctx := ctrllog.IntoContext(context.Background(), logr.Discard())
 				r := &PlacementReconciler{
 					Client: c, APIReader: c, Namespace: benchNamespace, IsDefaultLoadBalancer: true,
-					Liveness: NewLiveness(func() time.Time { return now }), Now: func() time.Time { return now },
-					Metrics: NewMetrics(prometheus.NewRegistry()), Reasons: &UnplacedReasons{}, Recorder: &events.FakeRecorder{},
+					Liveness: NewLivenessTracker(func() time.Time { return now }), Now: func() time.Time { return now },
+					Metrics: NewMetrics(prometheus.NewRegistry()), Explanations: &AddressExplanations{},
+					Recorder:        &events.FakeRecorder{},
 					NamesSuccessors: shape.namesSuccessors, ParallelWrites: 1,
 				}
 				r.resetState()

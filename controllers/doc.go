@@ -9,5 +9,5 @@
 //     advertise, and what other nodes get answers for.
 //   - PolicyReconciler keeps the policies in place that limit who may write what.
 //
-// Every replica runs Liveness, which tells placement which agents renew their Leases.
+// Every replica runs LivenessTracker, which tells placement which agents renew their Leases.
 package controllers

@@ -40,9 +40,9 @@ func untilRoutesWithdrawn(routing *v1.NodeRouting, now time.Time) time.Duration 
 	return max(routing.Spec.DrainSince.Add(drainTimeout).Sub(now), 0)
 }
 
-// drainCordoned has the routes of those cordoned nodes withdrawn of which no address is without a route then.
+// markDrainingCordoned has the routes of those cordoned nodes withdrawn of which no address is without a route then.
 // placed says of the same nodes, in the same order, what placement knows of them.
-func drainCordoned(nodes []routing.Node, placed []placement.Node, announcements []v1.Announcement) {
+func markDrainingCordoned(nodes []routing.Node, placed []placement.Node, announcements []v1.Announcement) {
 	isStaying := map[string]bool{}
 	for i := range placed {
 		n := &placed[i]

@@ -68,7 +68,7 @@ func TestCordoned(t *testing.T) {
 		if n.Spec.Unschedulable = row.unschedulable; row.taint != "" {
 			n.Spec.Taints = []corev1.Taint{{Key: row.taint, Effect: corev1.TaintEffectNoSchedule}}
 		}
-		c := &cluster{agents: []v1.LBNodeAgent{
+		c := &cluster{lbNodeAgents: []v1.LBNodeAgent{
 			{ObjectMeta: metav1.ObjectMeta{Name: "another"}, Spec: v1.LBNodeAgentSpec{OnUnschedulable: "HandOver"}},
 			{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1.LBNodeAgentSpec{OnUnschedulable: row.policy}},
 		}}

@@ -217,8 +217,8 @@ func insistenceChanged(before, after *corev1.Service) bool {
 		allocation.RecordOf(before).Group != allocation.RecordOf(after).Group
 }
 
-// clusterIfEndpointsMatter maps an EndpointSlice to the cluster if placement depends on it.
-func (r *PlacementReconciler) clusterIfEndpointsMatter(ctx context.Context, slice client.Object) []reconcile.Request {
+// requestIfEndpointsMatter maps an EndpointSlice to the cluster if placement depends on it.
+func (r *PlacementReconciler) requestIfEndpointsMatter(ctx context.Context, slice client.Object) []reconcile.Request {
 	svc := &corev1.Service{}
 	key := client.ObjectKey{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]}
 	if err := r.Client.Get(ctx, key, svc); err != nil || !allocation.HasPolicyLocal(svc) ||

@@ -80,7 +80,7 @@ func NewExternalIPAM(c client.Client, uncached client.Reader, o ExternalIPAMOpti
 		OnObservationChanged: func(group string) {
 			enqueueIfRunning(&x.groupQueue, types.NamespacedName{Namespace: x.namespace, Name: group}, ipamReportWait)
 		},
-		OnDifference: x.reportDifference,
+		OnDifference: x.recordDifference,
 	})
 	return x
 }
@@ -203,9 +203,9 @@ func (x *ExternalIPAM) Objection(ctx context.Context, owner ipam.Owner, group st
 	}, nil
 }
 
-// reportDifference records an event, for the Service and for its group, about an address of
+// recordDifference records an event, for the Service and for its group, about an address of
 // which the system has another record than it ought to.
-func (x *ExternalIPAM) reportDifference(group string, owner ipam.Owner, text string) {
+func (x *ExternalIPAM) recordDifference(group string, owner ipam.Owner, text string) {
 	text = textlimit.Shorten(text, maxNote)
 	if owner.Name != "" {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID}}

@@ -128,10 +128,11 @@ func TestFaultObjectGone(t *testing.T) {
 	leaving := held.DeepCopy()
 	leaving.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 
-	reasons, recorder := &controllers.UnplacedReasons{}, events.NewFakeRecorder(10)
+	reasons, recorder := &controllers.AddressExplanations{}, events.NewFakeRecorder(10)
 	ofServices := func(c client.Client) reconcile.Reconciler {
 		return &controllers.AnnouncedReconciler{
-			Client: c, Recorder: recorder, Namespace: namespace, IsDefaultLoadBalancer: true, Now: time.Now, Reasons: reasons,
+			Client: c, Recorder: recorder, Namespace: namespace, IsDefaultLoadBalancer: true, Now: time.Now,
+			Explanations: reasons,
 		}
 	}
 	ofGroups := func(c client.Client) reconcile.Reconciler {
@@ -142,7 +143,7 @@ func TestFaultObjectGone(t *testing.T) {
 	}
 	ofAgents := func(c client.Client) reconcile.Reconciler {
 		return &controllers.LBNodeAgentReconciler{Client: c, Recorder: recorder, Namespace: namespace,
-			Liveness: controllers.NewLiveness(time.Now),
+			Liveness: controllers.NewLivenessTracker(time.Now),
 			Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"}}
 	}
 	for _, row := range []struct {
@@ -282,7 +283,7 @@ func TestLastCachedAnnotation(t *testing.T) {
 			})
 			r := &controllers.AnnouncedReconciler{
 				Client: c, Recorder: events.NewFakeRecorder(10), Namespace: namespace, Now: time.Now,
-				Reasons: &controllers.UnplacedReasons{},
+				Explanations: &controllers.AddressExplanations{},
 			}
 			_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
 			g.Expect(err).NotTo(HaveOccurred())

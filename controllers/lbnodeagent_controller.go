@@ -40,7 +40,7 @@ import (
 type LBNodeAgentReconciler struct {
 	Client    client.Client
 	Recorder  events.EventRecorder
-	Liveness  *Liveness
+	Liveness  *LivenessTracker
 	Namespace string
 	Defaults  agents.Defaults
 }
@@ -78,7 +78,7 @@ func (r *LBNodeAgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // requestsOfAll are the requests of all LBNodeAgents. Where there is none, one request
 // removes labels of earlier ones.
 func (r *LBNodeAgentReconciler) requestsOfAll(ctx context.Context, _ client.Object) []reconcile.Request {
-	list, err := r.listAgents(ctx)
+	list, err := r.listLBNodeAgents(ctx)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot enqueue LBNodeAgents")
 		return nil
@@ -89,7 +89,7 @@ func (r *LBNodeAgentReconciler) requestsOfAll(ctx context.Context, _ client.Obje
 	return requestsOf(list, func(*v1.LBNodeAgent) bool { return true })
 }
 
-func (r *LBNodeAgentReconciler) listAgents(ctx context.Context) ([]v1.LBNodeAgent, error) {
+func (r *LBNodeAgentReconciler) listLBNodeAgents(ctx context.Context) ([]v1.LBNodeAgent, error) {
 	var list v1.LBNodeAgentList
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace)); err != nil {
 		return nil, fmt.Errorf("list LBNodeAgents: %w", err)
@@ -118,7 +118,7 @@ func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Req
 		return reconcile.Result{}, err
 	}
 	labelErr := r.labelNodes(ctx, nodes)
-	result, err := r.reconcileAgent(ctx, req.NamespacedName, nodes)
+	result, err := r.reconcileLBNodeAgent(ctx, req.NamespacedName, nodes)
 	if labelErr != nil && err == nil && result.RequeueAfter > 0 { // what is due then does not wait longer and longer
 		log.FromContext(ctx).Error(labelErr, "Not all Nodes could be labelled")
 		return result, nil
@@ -129,10 +129,10 @@ func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Req
 	return result, nil
 }
 
-// reconcileAgent keeps the DaemonSet of one LBNodeAgent and, whatever becomes of that, writes
+// reconcileLBNodeAgent keeps the DaemonSet of one LBNodeAgent and, whatever becomes of that, writes
 // the status.
-func (r *LBNodeAgentReconciler) reconcileAgent(
-	ctx context.Context, key client.ObjectKey, nodes *labelledNodes,
+func (r *LBNodeAgentReconciler) reconcileLBNodeAgent(
+	ctx context.Context, key client.ObjectKey, nodes *nodesByLBNodeAgent,
 ) (reconcile.Result, error) {
 	agent := &v1.LBNodeAgent{}
 	if err := r.Client.Get(ctx, key, agent); err != nil {
@@ -144,7 +144,7 @@ func (r *LBNodeAgentReconciler) reconcileAgent(
 		result.RequeueAfter = shortestWait(result.RequeueAfter, leavingInterval)
 	}
 	if !agent.DeletionTimestamp.IsZero() && len(own.leaving) == 0 {
-		return r.remove(ctx, agent, own)
+		return r.finalize(ctx, agent, own)
 	}
 	if agent.DeletionTimestamp.IsZero() && controllerutil.AddFinalizer(agent, finalizer) {
 		if err := r.writeFinalizers(ctx, agent); err != nil {
@@ -185,10 +185,10 @@ func (r *LBNodeAgentReconciler) applyDaemonSet(
 	return hasNoAccount, err
 }
 
-// remove removes the DaemonSet of an LBNodeAgent that no node has any more. It lets the
+// finalize removes the DaemonSet of an LBNodeAgent that no node has any more. It lets the
 // LBNodeAgent go when placement has removed what was made for its nodes: who removes the
 // manager next finds nothing left behind.
-func (r *LBNodeAgentReconciler) remove(
+func (r *LBNodeAgentReconciler) finalize(
 	ctx context.Context, agent *v1.LBNodeAgent, nodes agentNodes,
 ) (reconcile.Result, error) {
 	ds := &appsv1.DaemonSet{
@@ -241,8 +241,8 @@ type agentNodes struct {
 	apiRefusal error
 }
 
-// labelledNodes are the nodes of all LBNodeAgents.
-type labelledNodes struct {
+// nodesByLBNodeAgent are the nodes of all LBNodeAgents.
+type nodesByLBNodeAgent struct {
 	byAgent map[string]agentNodes
 	// labelChanges are the labels to write.
 	labelChanges []labelChange
@@ -265,8 +265,8 @@ type silentNode struct {
 
 // gatherNodes returns the nodes of each LBNodeAgent, and decides which of them get another
 // label.
-func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*labelledNodes, error) {
-	list, err := r.listAgents(ctx)
+func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*nodesByLBNodeAgent, error) {
+	list, err := r.listLBNodeAgents(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -292,21 +292,21 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*labelledNodes
 	var changes []labelChange
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		label, name := n.Labels[v1.LabelAgent], agents.Assign(list, n.Labels)
+		label, name := n.Labels[v1.LabelAgent], agents.LBNodeAgentFor(list, n.Labels)
 		selecting := all[name]
 		selecting.selectedCount++
 		all[name] = selecting
-		all[label] = r.withLabelled(all[label], n, announcementsByNode[n.Name])
+		all[label] = r.countLabelledNode(all[label], n, announcementsByNode[n.Name])
 		switch agents.LabelActionOf(list, n.Labels, announcementsByNode[n.Name], r.Liveness.SilentFor(n.Name) > lostAfter) {
-		case agents.Keep:
-		case agents.Wait:
+		case agents.KeepLabel:
+		case agents.AwaitWithdrawal:
 			labelled := all[label]
 			labelled.leaving = append(labelled.leaving, n.Name)
 			all[label] = labelled
-		case agents.Abandon:
+		case agents.ChangeLabelOfLostAgent:
 			r.recordLost(list, label, n.Name)
 			changes = append(changes, labelChange{n, label, name})
-		case agents.Change:
+		case agents.ChangeLabel:
 			changes = append(changes, labelChange{n, label, name})
 		}
 	}
@@ -315,11 +315,11 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*labelledNodes
 		slices.Sort(nodes.withoutInterface)
 		slices.SortFunc(nodes.silent, func(a, b silentNode) int { return strings.Compare(a.name, b.name) })
 	}
-	return &labelledNodes{byAgent: all, labelChanges: changes}, nil
+	return &nodesByLBNodeAgent{byAgent: all, labelChanges: changes}, nil
 }
 
 // labelNodes writes the labels that are to change, and notes which the API server refuses.
-func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context, nodes *labelledNodes) error {
+func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context, nodes *nodesByLBNodeAgent) error {
 	var errs []error
 	for _, change := range nodes.labelChanges {
 		err := r.labelNode(ctx, change.node, change.newAgent)
@@ -333,9 +333,9 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context, nodes *labelledN
 	return errors.Join(errs...)
 }
 
-// withLabelled counts a node that has the label of an LBNodeAgent, and what the node's Announcements report. Agents run
-// on Linux only.
-func (r *LBNodeAgentReconciler) withLabelled(
+// countLabelledNode counts a node that has the label of an LBNodeAgent, and what the node's Announcements report.
+// Agents run on Linux only.
+func (r *LBNodeAgentReconciler) countLabelledNode(
 	nodes agentNodes, n *corev1.Node, announcements []v1.Announcement,
 ) agentNodes {
 	if os, known := n.Labels[corev1.LabelOSStable]; known && os != "linux" {

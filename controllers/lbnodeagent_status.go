@@ -31,7 +31,7 @@ func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNod
 	if err != nil && (!apierrors.IsNotFound(err) || nodes.apiRefusal == nil) {
 		return client.IgnoreNotFound(err)
 	}
-	status := agentStatus(agent, ds, nodes)
+	status := lbNodeAgentStatus(agent, ds, nodes)
 	if status.Speakers, err = r.speakersText(ctx, agent); err != nil {
 		return err
 	}
@@ -65,9 +65,9 @@ func (r *LBNodeAgentReconciler) speakersText(ctx context.Context, agent *v1.LBNo
 	return fmt.Sprintf("%d/%d", ds.Status.NumberReady, ds.Status.DesiredNumberScheduled), nil
 }
 
-// agentStatus is the status that an LBNodeAgent is to have, given its DaemonSet and its
+// lbNodeAgentStatus is the status that an LBNodeAgent is to have, given its DaemonSet and its
 // nodes.
-func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) v1.LBNodeAgentStatus {
+func lbNodeAgentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) v1.LBNodeAgentStatus {
 	status := v1.LBNodeAgentStatus{
 		ObservedGeneration: agent.Generation,
 		DesiredNodes:       ds.Status.DesiredNumberScheduled,

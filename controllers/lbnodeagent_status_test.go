@@ -83,7 +83,7 @@ func TestAgentStatus(t *testing.T) {
 			if test.isOld {
 				ds.Status.UpdatedNumberScheduled = 0
 			}
-			status := agentStatus(&v1.LBNodeAgent{}, ds, test.nodes)
+			status := lbNodeAgentStatus(&v1.LBNodeAgent{}, ds, test.nodes)
 			c := status.Conditions[0]
 			if status.Nodes != fmt.Sprintf("%d/%d", status.ReadyNodes, test.desired) {
 				t.Errorf("the table shows %q", status.Nodes)

@@ -20,11 +20,11 @@ import (
 // defaultLeaseDuration is assumed of a Lease that does not say how long it lasts.
 const defaultLeaseDuration = 3 * time.Second
 
-// LongestLease is how long the Lease of a node lasts at the most whose heartbeat is not known,
+// MaxLeaseDuration is how long the Lease of a node lasts at the most whose heartbeat is not known,
 // whatever its agent says.
-const LongestLease = 30 * time.Second
+const MaxLeaseDuration = 30 * time.Second
 
-// Liveness judges agents by when this process last saw their Leases change, on its own
+// LivenessTracker judges agents by when this process last saw their Leases change, on its own
 // clock: the clocks of other machines do not matter. Every replica runs it, so that a new
 // leader knows at once whose agents are alive. What it knows is lost with the process:
 // after a start agents count as expired until their Leases are first seen.
@@ -33,7 +33,7 @@ const LongestLease = 30 * time.Second
 // that the API server is away, that a watch is lost, or that the process was stopped. The leading manager renews
 // its own Lease so often that it hears of that one whenever it can. No Lease expires in such a quiet, and each
 // that had not expired before lasts for its whole duration again when the quiet ends.
-type Liveness struct {
+type LivenessTracker struct {
 	now func() time.Time
 
 	mu sync.Mutex
@@ -80,23 +80,23 @@ func (l leaseLimit) at(now time.Time) time.Duration {
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=purelb-system,verbs=get;list;watch;create;update;delete
 
-// NewLiveness makes a Liveness that reads the clock now.
-func NewLiveness(now func() time.Time) *Liveness {
-	return &Liveness{
+// NewLivenessTracker makes a LivenessTracker that reads the clock now.
+func NewLivenessTracker(now func() time.Time) *LivenessTracker {
+	return &LivenessTracker{
 		now: now, leases: map[string]*observedLease{}, changes: make(chan event.GenericEvent, 1),
 		expiries: make(chan event.GenericEvent, 1),
 	}
 }
 
 // Changes receives something when the liveness of some agent has changed.
-func (l *Liveness) Changes() <-chan event.GenericEvent { return l.changes }
+func (l *LivenessTracker) Changes() <-chan event.GenericEvent { return l.changes }
 
 // Expiries receives something when the Lease of some agent has expired, or is renewed after
 // that, or for the first time.
-func (l *Liveness) Expiries() <-chan event.GenericEvent { return l.expiries }
+func (l *LivenessTracker) Expiries() <-chan event.GenericEvent { return l.expiries }
 
 // Watch makes l follow the Leases in a cache.
-func (l *Liveness) Watch(ctx context.Context, c cache.Cache) error {
+func (l *LivenessTracker) Watch(ctx context.Context, c cache.Cache) error {
 	informer, err := c.GetInformer(ctx, &coordinationv1.Lease{})
 	if err != nil {
 		return fmt.Errorf("watch Leases: %w", err)
@@ -108,7 +108,7 @@ func (l *Liveness) Watch(ctx context.Context, c cache.Cache) error {
 }
 
 // Handler returns what makes l follow Leases.
-func (l *Liveness) Handler() toolscache.ResourceEventHandler {
+func (l *LivenessTracker) Handler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { l.observeLease(obj) },
 		UpdateFunc: func(_, obj any) { l.observeLease(obj) },
@@ -117,7 +117,7 @@ func (l *Liveness) Handler() toolscache.ResourceEventHandler {
 }
 
 // observeLease notes what a Lease says, if it is an agent's.
-func (l *Liveness) observeLease(obj any) {
+func (l *LivenessTracker) observeLease(obj any) {
 	lease, ok := obj.(*coordinationv1.Lease)
 	if !ok || lease.Spec.RenewTime == nil {
 		return
@@ -151,7 +151,7 @@ func (l *Liveness) observeLease(obj any) {
 
 // noteHeard notes that this process has heard of a renewal. After a quiet each Lease that had not expired lasts
 // for its whole duration again: agents could not renew either, if it was the API server that was away.
-func (l *Liveness) noteHeard() {
+func (l *LivenessTracker) noteHeard() {
 	now := l.now()
 	if l.measuredAt().Before(now) {
 		for _, observed := range l.leases {
@@ -164,7 +164,7 @@ func (l *Liveness) noteHeard() {
 }
 
 // forgetLease drops a Lease that is deleted, as its Node is.
-func (l *Liveness) forgetLease(obj any) {
+func (l *LivenessTracker) forgetLease(obj any) {
 	if deleted, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = deleted.Obj
 	}
@@ -177,7 +177,7 @@ func (l *Liveness) forgetLease(obj any) {
 }
 
 // LivenessOf returns the liveness of a node's agent.
-func (l *Liveness) LivenessOf(node string) placement.Liveness {
+func (l *LivenessTracker) LivenessOf(node string) placement.Liveness {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	observed, known := l.leases[node]
@@ -188,7 +188,7 @@ func (l *Liveness) LivenessOf(node string) placement.Liveness {
 }
 
 // SetHeartbeats sets how often the agent of each node is to renew its Lease.
-func (l *Liveness) SetHeartbeats(heartbeats map[string]time.Duration) {
+func (l *LivenessTracker) SetHeartbeats(heartbeats map[string]time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	limits := make(map[string]leaseLimit, len(heartbeats))
@@ -207,20 +207,20 @@ func (l *Liveness) SetHeartbeats(heartbeats map[string]time.Duration) {
 	l.limits = limits
 }
 
-func (l *Liveness) leaseLimitOf(node string) leaseLimit {
+func (l *LivenessTracker) leaseLimitOf(node string) leaseLimit {
 	if limit, known := l.limits[node]; known {
 		return limit
 	}
-	return leaseLimit{duration: LongestLease}
+	return leaseLimit{duration: MaxLeaseDuration}
 }
 
 // leaseDurationOf returns how long the Lease of an agent lasts at a time.
-func (l *Liveness) leaseDurationOf(observed *observedLease, now time.Time) time.Duration {
+func (l *LivenessTracker) leaseDurationOf(observed *observedLease, now time.Time) time.Duration {
 	return min(observed.duration, l.leaseLimitOf(observed.node).at(now))
 }
 
 // measuredAt returns the time by which Leases expire: now, or when a quiet began that has not ended.
-func (l *Liveness) measuredAt() time.Time {
+func (l *LivenessTracker) measuredAt() time.Time {
 	now := l.now()
 	if quietAt := l.heardAt.Add(quietAfter); l.isLeaderHeard && quietAt.Before(now) {
 		return quietAt
@@ -230,7 +230,7 @@ func (l *Liveness) measuredAt() time.Time {
 
 // SilentFor is for how long a node's agent has not renewed its Lease, as far as this
 // process has seen.
-func (l *Liveness) SilentFor(node string) time.Duration {
+func (l *LivenessTracker) SilentFor(node string) time.Duration {
 	const always = 1<<63 - 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -242,7 +242,7 @@ func (l *Liveness) SilentFor(node string) time.Duration {
 }
 
 // livenessBy judges an agent by its Lease, as it is now.
-func (l *Liveness) livenessBy(observed *observedLease) placement.Liveness {
+func (l *LivenessTracker) livenessBy(observed *observedLease) placement.Liveness {
 	duration := l.leaseDurationOf(observed, l.now())
 	switch age := l.measuredAt().Sub(observed.countsFrom); {
 	case age >= duration:
@@ -254,7 +254,7 @@ func (l *Liveness) livenessBy(observed *observedLease) placement.Liveness {
 }
 
 // signalChange signals once that the liveness of an agent has changed.
-func (l *Liveness) signalChange(observed *observedLease) {
+func (l *LivenessTracker) signalChange(observed *observedLease) {
 	now := l.livenessBy(observed)
 	if now == observed.signalledLiveness {
 		return
@@ -268,7 +268,7 @@ func (l *Liveness) signalChange(observed *observedLease) {
 }
 
 // Start signals Leases that expire, until ctx ends.
-func (l *Liveness) Start(ctx context.Context) error {
+func (l *LivenessTracker) Start(ctx context.Context) error {
 	tick := time.NewTicker(LivenessInterval)
 	defer tick.Stop()
 	for {
@@ -282,7 +282,7 @@ func (l *Liveness) Start(ctx context.Context) error {
 }
 
 // SignalChanges signals once that the liveness of agents has changed, as Leases expire when nothing happens.
-func (l *Liveness) SignalChanges() {
+func (l *LivenessTracker) SignalChanges() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, observed := range l.leases {
@@ -292,4 +292,4 @@ func (l *Liveness) SignalChanges() {
 
 // NeedLeaderElection is false: the clocks of a standby replica are to be warm when it takes
 // over.
-func (l *Liveness) NeedLeaderElection() bool { return false }
+func (l *LivenessTracker) NeedLeaderElection() bool { return false }

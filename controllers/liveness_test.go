@@ -14,7 +14,7 @@ import (
 // TestLiveness moves a clock by hand. The Lease's own times are another clock's.
 func TestLiveness(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := NewLiveness(func() time.Time { return now })
+	l := NewLivenessTracker(func() time.Time { return now })
 	renewals := 0
 	renew := func() {
 		renewals++
@@ -79,14 +79,14 @@ func TestLiveness(t *testing.T) {
 
 // leaseWatch is what a manager's watch of Leases hears, by a clock that is moved by hand. The manager leads.
 type leaseWatch struct {
-	*Liveness
+	*LivenessTracker
 	now      time.Time
 	renewals int64
 }
 
 func newLeaseWatch() *leaseWatch {
 	w := &leaseWatch{now: time.Unix(1000, 0)}
-	w.Liveness = NewLiveness(func() time.Time { return w.now })
+	w.LivenessTracker = NewLivenessTracker(func() time.Time { return w.now })
 	return w
 }
 
@@ -216,7 +216,7 @@ func TestFaultAgentDeadForLong(t *testing.T) {
 // "look alive long after its last renewal" of docs/trust.md.
 func TestAttackLeaseDuration(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := NewLiveness(func() time.Time { return now })
+	l := NewLivenessTracker(func() time.Time { return now })
 	renewals := int64(0)
 	renew := func() {
 		renewals++
@@ -262,7 +262,7 @@ func TestAttackLeaseDuration(t *testing.T) {
 // and nothing between.
 func TestExpiries(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := NewLiveness(func() time.Time { return now })
+	l := NewLivenessTracker(func() time.Time { return now })
 	renewals := int64(0)
 	for _, step := range []struct {
 		what   string

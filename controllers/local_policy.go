@@ -57,8 +57,8 @@ func policyLocalFor(svc *corev1.Service, group *v1.ServiceGroup) v1.PolicyLocal 
 	return allocation.DecidePolicyLocal(svc, allocation.PolicyLocalOf(group))
 }
 
-// enqueueServicesOfGroup enqueues the Services that have addresses of a ServiceGroup.
-func (r *AnnouncedReconciler) enqueueServicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
+// requestsForServicesOfGroup maps a ServiceGroup to the Services that have addresses of it.
+func (r *AnnouncedReconciler) requestsForServicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
 	return requestsForOurServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
 		return allocation.RecordOf(svc).Group == group.GetName()
 	})

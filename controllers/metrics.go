@@ -14,10 +14,10 @@ import (
 
 // Metrics are the manager's own metrics.
 type Metrics struct {
-	size     *prometheus.GaugeVec
-	inUse    *prometheus.GaugeVec
-	rejected *prometheus.CounterVec
-	waiting  *countedGauge[waitReason]
+	poolSize  *prometheus.GaugeVec
+	poolInUse *prometheus.GaugeVec
+	rejected  *prometheus.CounterVec
+	waiting   *countedGauge[waitReason]
 	// services counts Services by state.
 	services *countedGauge[ServiceProgress]
 	// addresses counts addresses by state.
@@ -28,19 +28,19 @@ type Metrics struct {
 	// Of external IPAM systems, by ServiceGroup.
 	ipamReachable, ipamWaiting, ipamDifferences *prometheus.GaugeVec
 	ipamDuration                                *prometheus.HistogramVec
-	changes, failovers                          *prometheus.CounterVec
-	duration                                    *prometheus.HistogramVec
+	moves, failovers                            *prometheus.CounterVec
+	moveDuration                                *prometheus.HistogramVec
 }
 
 // NewMetrics makes the metrics and registers them.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	pool := []string{"pool"}
 	m := &Metrics{
-		size: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		poolSize: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_address_pool_size",
 			Help: "Addresses of a ServiceGroup, in use and free, by family; without those that are reserved and not in use.",
 		}, []string{"pool", "family"}),
-		inUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		poolInUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_address_pool_addresses_in_use", Help: "Addresses of a ServiceGroup that are in use, by family.",
 		}, []string{"pool", "family"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -91,7 +91,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		members: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "purelb_election_member_count", Help: "Nodes whose agent is alive.",
 		}),
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purelb_election_winner_changes_total",
 			Help: "Local addresses that were given to a node, by kind: FirstPlacement, Failover, Handover.",
 		}, []string{"kind"}),
@@ -99,15 +99,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "purelb_election_failovers_total",
 			Help: "Local addresses that failed over, by cause: LeaseExpired, HolderDead, HolderYielded.",
 		}, []string{"cause"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		moveDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "purelb_election_move_duration_seconds",
 			Help:    "From when a Local address was given to a node until the node announced it, by kind.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.services, m.addresses, m.withoutOtherNode, m.members,
-		m.changes, m.failovers, m.duration,
-		m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
+	registry.MustRegister(m.poolSize, m.poolInUse, m.rejected, m.waiting, m.services, m.addresses, m.withoutOtherNode,
+		m.members, m.moves, m.failovers, m.moveDuration, m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
 	return m
 }
 
@@ -119,20 +118,20 @@ func (m *Metrics) SetPool(name string, s *v1.ServiceGroupStatus) {
 	}{{allocation.IPv4, s.AllocatedIPv4, s.AvailableIPv4}, {allocation.IPv6, s.AllocatedIPv6, s.AvailableIPv6}} {
 		family, used, size := string(counts.family), float64(counts.used), float64(counts.used)+float64(counts.available)
 		if size == 0 {
-			m.inUse.DeleteLabelValues(name, family)
-			m.size.DeleteLabelValues(name, family)
+			m.poolInUse.DeleteLabelValues(name, family)
+			m.poolSize.DeleteLabelValues(name, family)
 			continue
 		}
-		m.inUse.WithLabelValues(name, family).Set(used)
-		m.size.WithLabelValues(name, family).Set(size)
+		m.poolInUse.WithLabelValues(name, family).Set(used)
+		m.poolSize.WithLabelValues(name, family).Set(size)
 	}
 }
 
 // DeletePool deletes the metrics of a ServiceGroup.
 func (m *Metrics) DeletePool(name string) {
 	pool := prometheus.Labels{"pool": name}
-	m.inUse.DeletePartialMatch(pool)
-	m.size.DeletePartialMatch(pool)
+	m.poolInUse.DeletePartialMatch(pool)
+	m.poolSize.DeletePartialMatch(pool)
 	m.rejected.DeletePartialMatch(pool)
 	m.SetIPAM(name, nil)
 }
@@ -181,14 +180,14 @@ func (m *Metrics) SetAddresses(counts map[v1.AddressState]int) {
 
 // SetWithoutOtherNode sets how many Local addresses each node has that no other node could take.
 func (m *Metrics) SetWithoutOtherNode(counts map[string]int) {
-	m.withoutOtherNode.countBy(func() map[string]int { return counts })
+	m.withoutOtherNode.setCount(func() map[string]int { return counts })
 }
 
-// countServicesBy sets what counts the Services that wait for addresses, and all Services, each time
+// setServiceCounts sets what counts the Services that wait for addresses, and all Services, each time
 // that the metrics are read.
-func (m *Metrics) countServicesBy(waiting func() map[waitReason]int, all func() map[ServiceProgress]int) {
-	m.waiting.countBy(waiting)
-	m.services.countBy(all)
+func (m *Metrics) setServiceCounts(waiting func() map[waitReason]int, all func() map[ServiceProgress]int) {
+	m.waiting.setCount(waiting)
+	m.services.setCount(all)
 }
 
 // SetMembers sets the number of nodes whose agent is alive.
@@ -196,7 +195,7 @@ func (m *Metrics) SetMembers(n int) { m.members.Set(float64(n)) }
 
 // CountMove counts a Local address that is given to a node.
 func (m *Metrics) CountMove(move placement.Move) {
-	m.changes.WithLabelValues(string(move.Kind)).Inc()
+	m.moves.WithLabelValues(string(move.Kind)).Inc()
 	if move.Kind == placement.Failover {
 		m.failovers.WithLabelValues(string(move.Cause)).Inc()
 	}
@@ -204,7 +203,7 @@ func (m *Metrics) CountMove(move placement.Move) {
 
 // ObserveMove records how long such a move took.
 func (m *Metrics) ObserveMove(kind placement.MoveKind, took time.Duration) {
-	m.duration.WithLabelValues(string(kind)).Observe(took.Seconds())
+	m.moveDuration.WithLabelValues(string(kind)).Observe(took.Seconds())
 }
 
 // countedGauge is one gauge for each key of what count returns each time that the metrics are read.
@@ -216,7 +215,7 @@ type countedGauge[K comparable] struct {
 	count       func() map[K]int
 }
 
-func (g *countedGauge[K]) countBy(count func() map[K]int) {
+func (g *countedGauge[K]) setCount(count func() map[K]int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.count = count

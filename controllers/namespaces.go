@@ -60,18 +60,18 @@ var namespaceLabelsChanged = onlyChanged(func(before, after client.Object) bool 
 	return !maps.Equal(before.GetLabels(), after.GetLabels())
 })
 
-// servicesOfNamespace maps a Namespace to the Services in it.
-func (r *ServiceReconciler) servicesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+// requestsForServicesOfNamespace maps a Namespace to the Services in it.
+func (r *ServiceReconciler) requestsForServicesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
 	return requestsForOurServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
 		return svc.Namespace == ns.GetName()
 	})
 }
 
-// hasOldLabels reports whether a Service would get further addresses of a ServiceGroup by
+// usesStaleNamespaceLabels reports whether a Service would get further addresses of a ServiceGroup by
 // labels that its Namespace does not have any more. A Service keeps what it gets, so the
 // cache, which may be late, does not decide that alone: somebody may have just deleted the
 // Namespace, and made another one of its name.
-func (r *ServiceReconciler) hasOldLabels(
+func (r *ServiceReconciler) usesStaleNamespaceLabels(
 	ctx context.Context, svc *corev1.Service, inputs *allocation.Inputs, result *allocation.Result,
 ) (bool, error) {
 	verdict, allocated := inputs.Catalog[result.Group], allocation.RecordOf(svc).Addresses

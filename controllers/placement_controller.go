@@ -21,10 +21,10 @@ type PlacementReconciler struct {
 	Client                client.Client
 	Namespace             string
 	IsDefaultLoadBalancer bool
-	Liveness              *Liveness
+	Liveness              *LivenessTracker
 	Now                   func() time.Time
 	Metrics               *Metrics
-	Reasons               *UnplacedReasons
+	Explanations          *AddressExplanations
 	Recorder              events.EventRecorder
 	// NamesSuccessors is the feature gate WireFailover.
 	NamesSuccessors bool
@@ -65,10 +65,10 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	result := placement.Place(inputs)
 
 	stored, err := r.writeAnnouncements(ctx, cluster, &inputs, &result)
-	err = errors.Join(err, r.writeAllShared(ctx, cluster, &result), r.writeStandbys(ctx, cluster, &inputs, &result),
+	err = errors.Join(err, r.writeAllCommons(ctx, cluster, &result), r.writeStandbys(ctx, cluster, &inputs, &result),
 		r.writeAskings(ctx, cluster, &inputs, &result))
-	r.Reasons.set(r.explanations(&inputs, &result), inputs.Addresses)
-	r.reportMoves(ctx, &inputs, &result, stored)
+	r.Explanations.set(r.explanations(&inputs, &result), inputs.Addresses)
+	r.reportPlacement(ctx, &inputs, &result, stored)
 
 	wait := shortestWait(
 		result.NextDeadline, cluster.untilNextDrainTimeout(now), r.state.refusals.UntilRetry(now),
@@ -88,7 +88,7 @@ func (r *PlacementReconciler) untilWriteRetry(ctx context.Context, err error) ti
 		r.state.writeRetry.Reset()
 		return 0
 	}
-	if !isOutdated(err) {
+	if !isOnlyOutdated(err) {
 		log.FromContext(ctx).Error(err, "Not all Announcements could be written")
 	}
 	return r.state.writeRetry.Next()

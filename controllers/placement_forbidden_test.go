@@ -73,7 +73,7 @@ func TestFaultForbiddenObject(t *testing.T) {
 		}
 		for i := range services {
 			addr := netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", i+1))
-			switch why, _ := b.Reasons.ReasonFor(addr); {
+			switch why, _ := b.Explanations.ExplanationFor(addr); {
 			case isAnnounced["all "+addr.String()]:
 				announced++
 			case why.Reason == v1.ReasonRefused && strings.Contains(why.Message, "exceeded quota: objects"):
@@ -136,7 +136,7 @@ func TestFaultForbiddenHolder(t *testing.T) {
 		b.place(b.PlacementReconciler)
 		b.expect("while it is refused", holder+" 10.1.0.9 1 Probe")
 	}
-	if why, _ := b.Reasons.ReasonFor(netip.MustParseAddr("10.1.0.9")); why.Reason != v1.ReasonRefused {
+	if why, _ := b.Explanations.ExplanationFor(netip.MustParseAddr("10.1.0.9")); why.Reason != v1.ReasonRefused {
 		t.Errorf("it does not move: %+v", why)
 	}
 	b.Client = b.api

@@ -22,7 +22,7 @@ import (
 type cluster struct {
 	nodes         []corev1.Node
 	services      []corev1.Service
-	agents        []v1.LBNodeAgent
+	lbNodeAgents  []v1.LBNodeAgent
 	endpoints     endpointNodes
 	announcements []v1.Announcement
 	standbys      []v1.Announcement // those that say what to do when another node dies
@@ -55,7 +55,7 @@ func gatherExceptEndpoints(ctx context.Context, c client.Reader, namespace strin
 	if err := c.List(ctx, &lbNodeAgents, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list LBNodeAgents: %w", err)
 	}
-	cluster.agents = lbNodeAgents.Items
+	cluster.lbNodeAgents = lbNodeAgents.Items
 	var groups v1.ServiceGroupList
 	if err := c.List(ctx, &groups, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list ServiceGroups: %w", err)
@@ -149,7 +149,7 @@ func (c *cluster) placementInputs(
 	}
 	for name, announcements := range announcementsByNode {
 		node := placement.Node{Name: name, IsDeleted: true, IsNotReady: true, IsNotReadyForLong: true}
-		addFactsIfHere(&node, announcements)
+		addReportedFacts(&node, announcements)
 		inputs.Nodes = append(inputs.Nodes, node)
 	}
 	inputs.Addresses = c.placementAddresses(isDefaultLoadBalancer)
@@ -174,16 +174,16 @@ func (c *cluster) placementNode(
 ) placement.Node {
 	_, isExcluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 	node := placement.Node{
-		Name:                n.Name,
-		Labels:              n.Labels,
-		LBNodeAgent:         n.Labels[v1.LabelAgent],
-		IsLeaving:           agents.IsLeaving(c.agents, n.Labels),
-		VirtualInterface:    v1.DefaultDummyInterface,
-		Addresses:           addressesOfNode(n),
-		IsExcluded:          isExcluded,
-		AddressToHandOver:   addressToHandOver(n),
-		Liveness:            liveness,
-		IsWithdrawingRoutes: untilRoutesWithdrawn(c.routings[n.Name], now) > 0,
+		Name:              n.Name,
+		Labels:            n.Labels,
+		LBNodeAgent:       n.Labels[v1.LabelAgent],
+		IsLeaving:         agents.IsLeaving(c.lbNodeAgents, n.Labels),
+		VirtualInterface:  v1.DefaultDummyInterface,
+		Addresses:         addressesOfNode(n),
+		IsExcluded:        isExcluded,
+		AddressToHandOver: addressToHandOver(n),
+		Liveness:          liveness,
+		MayHaveRoutes:     untilRoutesWithdrawn(c.routings[n.Name], now) > 0,
 		IsOutOfService: slices.ContainsFunc(
 			n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService },
 		),
@@ -192,8 +192,8 @@ func (c *cluster) placementNode(
 	node.IsNotReady = ready.Status != corev1.ConditionTrue
 	// The kubelet has no other way to say so (KEP-2000).
 	node.IsShuttingDown = ready.Status == corev1.ConditionFalse && strings.Contains(ready.Message, "node is shutting down")
-	for i := range c.agents {
-		agent := &c.agents[i]
+	for i := range c.lbNodeAgents {
+		agent := &c.lbNodeAgents[i]
 		if agent.Name != node.LBNodeAgent {
 			continue
 		}
@@ -207,7 +207,7 @@ func (c *cluster) placementNode(
 			node.IsFailoverDisabled = failover != nil && failover.Enabled != nil && !*failover.Enabled
 		}
 	}
-	addFactsIfHere(&node, announcements)
+	addReportedFacts(&node, announcements)
 	node.LacksAnnouncement = true
 	for _, a := range announcements {
 		if a.Name == n.Name {
@@ -262,9 +262,9 @@ func probeTime(c *v1.ProbeConfig) time.Duration {
 	return time.Duration(*c.Count) * c.Interval.Duration
 }
 
-// addFactsIfHere adds the facts that a node's agent reports: they are in the Announcement that
+// addReportedFacts adds the facts that a node's agent reports: they are in the Announcement that
 // has the node's name.
-func addFactsIfHere(node *placement.Node, announcements []*v1.Announcement) {
+func addReportedFacts(node *placement.Node, announcements []*v1.Announcement) {
 	for _, a := range announcements {
 		if a.Spec.NodeName == node.Name && hasReportedFacts(a) {
 			node.Interfaces, node.MACs, node.HasReportedFacts = placementInterfaces(a), a.Status.MACs, true

@@ -51,7 +51,7 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 		spec := v1.AnnouncementSpec{LBNodeAgent: n.Labels[v1.LabelAgent], AgentLeaving: true}
 		if runsAgent || len(entries) > 0 {
 			spec.HeartbeatSeconds = result.HeartbeatSeconds[n.Name]
-			spec.AgentLeaving = agents.IsLeaving(cluster.agents, n.Labels)
+			spec.AgentLeaving = agents.IsLeaving(cluster.lbNodeAgents, n.Labels)
 			spec.IncludeCommonAnnouncements = result.AnnouncesShared[n.Name]
 			spec.Successors = result.Successors[n.Name]
 		}

@@ -13,12 +13,12 @@ import (
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
-// storedEntries are the Announcements of each node as they are stored after a placement has
+// storedAnnouncements are the Announcements of each node as they are stored after a placement has
 // written what it could.
-type storedEntries map[string][]*v1.Announcement
+type storedAnnouncements map[string][]*v1.Announcement
 
 // has reports whether a node has an entry for an address that passes a test.
-func (s storedEntries) has(node string, addr netip.Addr, test func(*v1.AnnouncedAddress) bool) bool {
+func (s storedAnnouncements) has(node string, addr netip.Addr, test func(*v1.AnnouncedAddress) bool) bool {
 	text := addr.String() // the CRD lets no other text of an address through
 	for _, a := range s[node] {
 		for i := range a.Spec.Addresses {
@@ -30,17 +30,17 @@ func (s storedEntries) has(node string, addr netip.Addr, test func(*v1.Announced
 	return false
 }
 
-// hasBegun reports whether a new move is stored: the next node has an entry, or that of
+// hasMoveBegun reports whether a new move is stored: the next node has an entry, or that of
 // the holder hands it over. Neither was so before the placement that decided on the move; a
 // move that could not be written is new again in the next placement.
-func (s storedEntries) hasBegun(addr netip.Addr, m placement.Move) bool {
+func (s storedAnnouncements) hasMoveBegun(addr netip.Addr, m placement.Move) bool {
 	return s.has(m.To, addr, func(e *v1.AnnouncedAddress) bool { return !e.HandingOver }) ||
 		s.has(m.From, addr, func(e *v1.AnnouncedAddress) bool { return e.HandingOver })
 }
 
-// isOver reports whether the end of a failover is stored: the last holder has no entry any more.
+// isFailoverOver reports whether the end of a failover is stored: the last holder has no entry any more.
 // A failover whose end could not be written is over in a later placement.
-func (s storedEntries) isOver(addr netip.Addr, m placement.Move) bool {
+func (s storedAnnouncements) isFailoverOver(addr netip.Addr, m placement.Move) bool {
 	return !s.has(m.From, addr, func(*v1.AnnouncedAddress) bool { return true })
 }
 
@@ -61,24 +61,24 @@ func (r *PlacementReconciler) explanations(
 	return explanations
 }
 
-// reportMoves logs, counts and records the moves that have begun, and the failovers that are over.
+// reportPlacement logs, counts and records the moves that have begun, and the failovers that are over.
 // That a move is new, or a failover over, follows from the Announcements as they were before: a
 // restart of the manager repeats no event, and loses one only between the write and the event.
 //
 // A failover by election is recorded when it is over: an agent that is replaced may not renew its
 // Lease for longer than that lasts, and then the address stays, because its node's kernel answers. A
 // successor that has claimed an address has it when the claim is adopted.
-func (r *PlacementReconciler) reportMoves(
-	ctx context.Context, inputs *placement.Inputs, result *placement.Result, stored storedEntries,
+func (r *PlacementReconciler) reportPlacement(
+	ctx context.Context, inputs *placement.Inputs, result *placement.Result, stored storedAnnouncements,
 ) {
 	logger := log.FromContext(ctx)
 	for i := range inputs.Addresses {
 		addr := &inputs.Addresses[i]
-		if over, isOver := result.EndedFailovers[addr.Addr]; isOver && stored.isOver(addr.Addr, over) {
+		if over, isOver := result.EndedFailovers[addr.Addr]; isOver && stored.isFailoverOver(addr.Addr, over) {
 			r.recordFailover(ctx, addr, over)
 		}
 		m, moves := result.Moves[addr.Addr]
-		if !moves || !m.IsNew || !stored.hasBegun(addr.Addr, m) {
+		if !moves || !m.IsNew || !stored.hasMoveBegun(addr.Addr, m) {
 			continue
 		}
 		logger.Info(
@@ -102,7 +102,7 @@ func (r *PlacementReconciler) reportMoves(
 	}
 	r.Metrics.SetAddresses(placement.CountStates(inputs, result.Unplaced))
 	r.Metrics.SetWithoutOtherNode(placement.CountWithoutOtherNode(*inputs, result))
-	r.measureMoves(inputs, result)
+	r.measureMovesAndMembers(inputs, result)
 }
 
 // recordMove records an event on the Services of an address that moves.
@@ -122,8 +122,8 @@ func (r *PlacementReconciler) recordFailover(ctx context.Context, addr *placemen
 	)
 }
 
-// measureMoves measures the moves that are over, and counts the nodes whose agent is alive.
-func (r *PlacementReconciler) measureMoves(inputs *placement.Inputs, result *placement.Result) {
+// measureMovesAndMembers measures the moves that are over, and counts the nodes whose agent is alive.
+func (r *PlacementReconciler) measureMovesAndMembers(inputs *placement.Inputs, result *placement.Result) {
 	members := 0
 	for i := range inputs.Nodes {
 		if inputs.Nodes[i].LBNodeAgent != "" && inputs.Nodes[i].Liveness != placement.Expired {

@@ -51,10 +51,10 @@ func TestMeasureMoves(t *testing.T) {
 				if i < row.underWay {
 					result.Moves[addr] = placement.Move{Kind: placement.FirstPlacement}
 				}
-				r.measureMoves(&placement.Inputs{Entries: entries}, result)
+				r.measureMovesAndMembers(&placement.Inputs{Entries: entries}, result)
 			}
 			var out dto.Metric
-			if err := r.Metrics.duration.WithLabelValues(string(placement.FirstPlacement)).(prometheus.Metric).
+			if err := r.Metrics.moveDuration.WithLabelValues(string(placement.FirstPlacement)).(prometheus.Metric).
 				Write(&out); err != nil {
 				t.Fatal(err)
 			}

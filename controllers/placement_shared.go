@@ -15,8 +15,8 @@ import (
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
-// writeAllShared writes the CommonAnnouncements of all LBNodeAgents as decided.
-func (r *PlacementReconciler) writeAllShared(ctx context.Context, cluster *cluster, result *placement.Result) error {
+// writeAllCommons writes the CommonAnnouncements of all LBNodeAgents as decided.
+func (r *PlacementReconciler) writeAllCommons(ctx context.Context, cluster *cluster, result *placement.Result) error {
 	specs, stored := map[string]map[string]v1.CommonAnnouncementSpec{}, map[string]*v1.CommonAnnouncement{}
 	for lbNodeAgent := range result.SharedEntries {
 		specs[lbNodeAgent] = map[string]v1.CommonAnnouncementSpec{}
@@ -31,16 +31,16 @@ func (r *PlacementReconciler) writeAllShared(ctx context.Context, cluster *clust
 	maps.DeleteFunc(r.state.highestRevision, func(lbNodeAgent string, _ int64) bool { return specs[lbNodeAgent] == nil })
 	var errs []error
 	for lbNodeAgent := range specs {
-		errs = append(errs, r.writeShared(ctx, lbNodeAgent, result, specs[lbNodeAgent], stored))
+		errs = append(errs, r.writeCommonsOf(ctx, lbNodeAgent, result, specs[lbNodeAgent], stored))
 	}
 	return errors.Join(errs...)
 }
 
-// writeShared writes the CommonAnnouncements of one LBNodeAgent, of which specs are those
+// writeCommonsOf writes the CommonAnnouncements of one LBNodeAgent, of which specs are those
 // that exist. Those of an LBNodeAgent without nodes are emptied. Empty ones are deleted,
 // but for the one that is named after an LBNodeAgent that has nodes, and the one with the
 // highest revision, which is not to come twice.
-func (r *PlacementReconciler) writeShared(
+func (r *PlacementReconciler) writeCommonsOf(
 	ctx context.Context, lbNodeAgent string, result *placement.Result, specs map[string]v1.CommonAnnouncementSpec,
 	stored map[string]*v1.CommonAnnouncement,
 ) error {
@@ -52,7 +52,7 @@ func (r *PlacementReconciler) writeShared(
 		storedEntries = append(storedEntries, spec.Addresses...)
 	}
 	entries := r.state.refusals.WithoutRefused(
-		sharedKey(lbNodeAgent), placement.SpecsOf(result.SharedEntries[lbNodeAgent]), storedEntries, r.Now(),
+		commonKey(lbNodeAgent), placement.SpecsOf(result.SharedEntries[lbNodeAgent]), storedEntries, r.Now(),
 	)
 	changed := placement.ReviseShared(lbNodeAgent, len(result.AnnouncesShared), entries, specs)
 	var errs []error
@@ -106,8 +106,8 @@ func (r *PlacementReconciler) writeCommon(
 		}
 		stored = c
 		r.state.highestRevision[lbNodeAgent] = c.Spec.Revision
-		r.noteWrite(sharedKey(name), c)
+		r.noteWrite(commonKey(name), c)
 		return false, nil
 	})
-	return r.absorbRefusals(ctx, sharedKey(lbNodeAgent), wanted, outcome)
+	return r.absorbRefusals(ctx, commonKey(lbNodeAgent), wanted, outcome)
 }

@@ -19,7 +19,7 @@ import (
 // as it does when the manager loses the leadership.
 type placementState struct {
 	// unseenWrites is the last write of each Announcement, by name, and of each
-	// CommonAnnouncement, by sharedKey, for as long as the cache may not show it. What
+	// CommonAnnouncement, by commonKey, for as long as the cache may not show it. What
 	// was read is the lock of each single object; only this, and that there is one leader,
 	// keeps a decision on what was there before from giving an address that no node had to
 	// two nodes. A new leader has written nothing that it does not see. mu guards it while
@@ -83,7 +83,7 @@ func (r *PlacementReconciler) isCacheBehind(cluster *cluster) bool {
 		}
 	}
 	for i := range cluster.commons {
-		cached[sharedKey(cluster.commons[i].Name)] = &cluster.commons[i].ObjectMeta
+		cached[commonKey(cluster.commons[i].Name)] = &cluster.commons[i].ObjectMeta
 	}
 	for key, w := range r.state.unseenWrites {
 		obj := cached[key]
@@ -94,6 +94,6 @@ func (r *PlacementReconciler) isCacheBehind(cluster *cluster) bool {
 	return len(r.state.unseenWrites) > 0
 }
 
-// sharedKey tells a CommonAnnouncement from an Announcement of the same name, and an
+// commonKey tells a CommonAnnouncement from an Announcement of the same name, and an
 // LBNodeAgent as an owner of entries from a node.
-func sharedKey(name string) string { return "common/" + name }
+func commonKey(name string) string { return "common/" + name }

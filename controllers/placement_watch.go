@@ -49,7 +49,7 @@ func (r *PlacementReconciler) Component(cluster ComponentManager) (Component, er
 			{Object: &v1.LBNodeAgent{}, Handler: placeCluster, Changed: predicate.GenerationChangedPredicate{}},
 			{Object: &corev1.Service{}, Handler: placeCluster, Changed: servicePlacementChanged},
 			{Object: &corev1.Node{}, Handler: placeCluster, Changed: nodePlacementChanged},
-			{Object: &discoveryv1.EndpointSlice{}, Handler: batchedBy(&r.batch, r.Now, r.clusterIfEndpointsMatter)},
+			{Object: &discoveryv1.EndpointSlice{}, Handler: batchedBy(&r.batch, r.Now, r.requestIfEndpointsMatter)},
 		},
 		Channels: []Channel{{r.Liveness.Changes(), placeCluster}},
 	}, err

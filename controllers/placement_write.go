@@ -32,7 +32,7 @@ import (
 // first; if that fails, the other node is not given the address.
 func (r *PlacementReconciler) writeAnnouncements(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
-) (storedEntries, error) {
+) (storedAnnouncements, error) {
 	plans := r.planNodes(cluster, result)
 	notWritten, firstErr := r.writeFormerNodesFirst(ctx, plans, placement.ReassignedAddresses(inputs, result))
 	secondErr := forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
@@ -59,12 +59,12 @@ func (r *PlacementReconciler) writeAnnouncements(
 		}
 		return err
 	})
-	stored := storedEntries{}
+	stored := storedAnnouncements{}
 	for _, n := range plans {
 		stored[n.node] = slices.Collect(maps.Values(n.stored))
 	}
 	r.state.refusals.Prune(func(owner string) bool {
-		lbNodeAgent, isShared := strings.CutPrefix(owner, sharedKey(""))
+		lbNodeAgent, isShared := strings.CutPrefix(owner, commonKey(""))
 		_, hasNodes := result.SharedEntries[lbNodeAgent]
 		_, isNode := stored[owner]
 		return isShared && hasNodes || !isShared && isNode
@@ -164,12 +164,12 @@ func markRefusedWhole(err error) error {
 	return err
 }
 
-// isOutdated reports whether nothing is wrong but that objects are not as they were read
+// isOnlyOutdated reports whether nothing is wrong but that objects are not as they were read
 // any more.
-func isOutdated(err error) bool {
+func isOnlyOutdated(err error) bool {
 	var joined interface{ Unwrap() []error }
 	if errors.As(err, &joined) {
-		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !isOutdated(err) })
+		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !isOnlyOutdated(err) })
 	}
 	return writeerror.IsOutdated(err) || apierrors.IsAlreadyExists(err)
 }
@@ -253,7 +253,7 @@ func (r *PlacementReconciler) ensureLease(ctx context.Context, n *corev1.Node) e
 		Name:            v1.LeasePrefix + n.Name,
 		Namespace:       r.Namespace,
 		Labels:          nodeLabels(n.Name),
-		OwnerReferences: []metav1.OwnerReference{leaseOwner(n)},
+		OwnerReferences: []metav1.OwnerReference{nodeOwnerReference(n)},
 	}}
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(lease), &coordinationv1.Lease{})
 	if apierrors.IsNotFound(err) {
@@ -275,7 +275,7 @@ func (r *PlacementReconciler) deleteLease(ctx context.Context, node string) erro
 	return nil
 }
 
-// leaseOwner makes a Node the owner of an object, so that the object goes with it.
-func leaseOwner(n *corev1.Node) metav1.OwnerReference {
+// nodeOwnerReference makes a Node the owner of an object, so that the object goes with it.
+func nodeOwnerReference(n *corev1.Node) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}
 }

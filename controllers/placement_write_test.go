@@ -89,8 +89,8 @@ func (b *placementBench) newLeader() *PlacementReconciler {
 	now := func() time.Time { return b.now }
 	r := &PlacementReconciler{
 		Client: b.api, APIReader: b.api, Namespace: benchNamespace,
-		IsDefaultLoadBalancer: true, Liveness: NewLiveness(now), Now: now,
-		Metrics: NewMetrics(prometheus.NewRegistry()), Reasons: &UnplacedReasons{}, Recorder: &events.FakeRecorder{},
+		IsDefaultLoadBalancer: true, Liveness: NewLivenessTracker(now), Now: now,
+		Metrics: NewMetrics(prometheus.NewRegistry()), Explanations: &AddressExplanations{}, Recorder: &events.FakeRecorder{},
 	}
 	r.resetState()
 	return r
@@ -269,7 +269,7 @@ func TestFaultRefusedObject(t *testing.T) {
 	wait := b.place(b.PlacementReconciler)
 	b.expect("what is not refused", "all 10.0.0.77", "n1 10.1.0.77 1 Probe")
 	for _, addr := range []string{"10.0.0.9", "10.1.0.9"} {
-		if why, _ := b.Reasons.ReasonFor(netip.MustParseAddr(addr)); why.Reason != v1.ReasonRefused {
+		if why, _ := b.Explanations.ExplanationFor(netip.MustParseAddr(addr)); why.Reason != v1.ReasonRefused {
 			t.Errorf("%s is not announced: %+v", addr, why)
 		}
 	}
@@ -294,7 +294,7 @@ func TestFaultRefusedObject(t *testing.T) {
 	b.renewLeases(b.PlacementReconciler, "n1")
 	b.place(b.PlacementReconciler)
 	b.expect("all", "all 10.0.0.77", "all 10.0.0.78", "all 10.0.0.9", "n1 10.1.0.77 1 Probe", "n1 10.1.0.9 1 Probe")
-	if why, is := b.Reasons.ReasonFor(netip.MustParseAddr("10.0.0.9")); is {
+	if why, is := b.Explanations.ExplanationFor(netip.MustParseAddr("10.0.0.9")); is {
 		t.Errorf("it is still not announced: %+v", why)
 	}
 }
@@ -354,7 +354,7 @@ func TestFaultStaleLeader(t *testing.T) {
 	want := []string{holder + " 10.1.0.9 1 Probe leaving", other + " 10.1.0.9 2 Takeover"}
 	slices.Sort(want)
 	b.expect("the new leader's choice", want...)
-	if _, err := b.writeAnnouncements(ctx, in, &inputs, &result); !isOutdated(err) {
+	if _, err := b.writeAnnouncements(ctx, in, &inputs, &result); !isOnlyOutdated(err) {
 		t.Errorf("the old leader writes: %v", err)
 	}
 	b.expect("the old leader has changed nothing", want...)
@@ -446,7 +446,8 @@ func TestFaultDeletedHolder(t *testing.T) {
 			}
 			expectReason := func(want string) {
 				t.Helper()
-				if why, _ := leader.Reasons.ReasonFor(netip.MustParseAddr("10.1.0.9")); why.Reason+": "+why.Message != want {
+				why, _ := leader.Explanations.ExplanationFor(netip.MustParseAddr("10.1.0.9"))
+				if why.Reason+": "+why.Message != want {
 					t.Errorf("it is not announced as %+v, want %s", why, want)
 				}
 			}
@@ -588,7 +589,7 @@ func TestOwnedAnnouncement(t *testing.T) {
 	n := benchNode("n1")
 	a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{
 		Namespace: benchNamespace, Name: "n1", Labels: map[string]string{"a": "b"},
-		OwnerReferences: []metav1.OwnerReference{leaseOwner(n)},
+		OwnerReferences: []metav1.OwnerReference{nodeOwnerReference(n)},
 	},
 		Spec: v1.AnnouncementSpec{
 			NodeName: "n1", LBNodeAgent: "default", HeartbeatSeconds: 10, IncludeCommonAnnouncements: true,
@@ -655,7 +656,7 @@ func TestFactsOfNode(t *testing.T) {
 		},
 	} {
 		n := placement.Node{Name: "n1"}
-		addFactsIfHere(&n, row.announcements)
+		addReportedFacts(&n, row.announcements)
 		got := ""
 		for _, i := range n.Interfaces {
 			got += i.Name

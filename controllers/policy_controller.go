@@ -93,7 +93,7 @@ func (r *PolicyReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	owner, err := r.owner(ctx)
+	owner, err := r.namespaceOwnerReference(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -139,9 +139,9 @@ func othersWrote(fields []metav1.ManagedFieldsEntry, owner string) bool {
 	})
 }
 
-// owner is the manager's namespace. A cluster-scoped object cannot be owned by an object in
+// namespaceOwnerReference is of the manager's namespace. A cluster-scoped object cannot be owned by an object in
 // a namespace, such as the manager's Deployment.
-func (r *PolicyReconciler) owner(ctx context.Context) (metav1.OwnerReference, error) {
+func (r *PolicyReconciler) namespaceOwnerReference(ctx context.Context) (metav1.OwnerReference, error) {
 	ns := &corev1.Namespace{}
 	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: r.Namespace}, ns); err != nil {
 		return metav1.OwnerReference{}, fmt.Errorf("look up the manager's namespace: %w", err)

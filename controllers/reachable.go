@@ -52,16 +52,18 @@ var reachabilityChanged = onlyChanged(func(before, after *v1.LBNodeAgent) bool {
 	return before.AsksForAddresses() != after.AsksForAddresses()
 })
 
-// enqueueServicesOfAgent enqueues the Services that have entries on nodes of an LBNodeAgent.
-func (r *AnnouncedReconciler) enqueueServicesOfAgent(ctx context.Context, agent client.Object) []reconcile.Request {
+// requestsForServicesOfLBNodeAgent maps an LBNodeAgent to the Services that have entries on its nodes.
+func (r *AnnouncedReconciler) requestsForServicesOfLBNodeAgent(
+	ctx context.Context, lbNodeAgent client.Object,
+) []reconcile.Request {
 	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "Cannot find the Services of an LBNodeAgent", "lbNodeAgent", agent.GetName())
+		log.FromContext(ctx).Error(err, "Cannot find the Services of an LBNodeAgent", "lbNodeAgent", lbNodeAgent.GetName())
 		return nil
 	}
 	var services []string
 	for i := range announcements {
-		if announcements[i].Spec.LBNodeAgent == agent.GetName() {
+		if announcements[i].Spec.LBNodeAgent == lbNodeAgent.GetName() {
 			services = append(services, announced.ServicesOfAnnouncement(&announcements[i])...)
 		}
 	}

@@ -31,10 +31,10 @@ type reminder struct {
 	refusalHash uint64
 }
 
-// next reports whether a Service that waits is to say so again, and returns in how long it has to be
+// schedule reports whether a Service that waits is to say so again, and returns in how long it has to be
 // looked at for that. refusal says why the Service waits; it is empty if it does not, which ends the
 // matter. Another refusal than before is a new one, of which the Service has just said that it waits.
-func (r *reminders) next(key client.ObjectKey, refusal string, now time.Time) (isDue bool, wait time.Duration) {
+func (r *reminders) schedule(key client.ObjectKey, refusal string, now time.Time) (isDue bool, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if refusal == "" {
@@ -59,4 +59,11 @@ func (r *reminders) next(key client.ObjectKey, refusal string, now time.Time) (i
 	wait = one.Next()
 	one.due = now.Add(wait)
 	return isDue, wait
+}
+
+// forget drops what is known of a Service that does not wait.
+func (r *reminders) forget(key client.ObjectKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.services, key)
 }

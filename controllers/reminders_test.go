@@ -23,7 +23,7 @@ func TestReminders(t *testing.T) {
 	play := func(from, to int, refusal string) []int {
 		var said []int
 		for minute := from; minute < to; minute++ {
-			isDue, wait := r.next(key, refusal, start.Add(time.Duration(minute)*time.Minute))
+			isDue, wait := r.schedule(key, refusal, start.Add(time.Duration(minute)*time.Minute))
 			if isDue {
 				said = append(said, minute-from)
 			}

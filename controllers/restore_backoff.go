@@ -35,9 +35,9 @@ func (b *restoreBackoff) isExpired(now time.Time) bool {
 	return now.Sub(b.notBefore) > restoreMemory
 }
 
-// next returns 0 if the addresses of a Service may be restored now, and counts that as a
+// allowRestore returns 0 if the addresses of a Service may be restored now, and counts that as a
 // restore. Otherwise it returns how long to wait. The wait doubles with each restore.
-func (r *restoreBackoffs) next(key client.ObjectKey, now time.Time) time.Duration {
+func (r *restoreBackoffs) allowRestore(key client.ObjectKey, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.prune(now)
@@ -71,8 +71,8 @@ func (r *restoreBackoffs) prune(now time.Time) {
 	}
 }
 
-// remove forgets a Service that is deleted.
-func (r *restoreBackoffs) remove(key client.ObjectKey) {
+// forget drops what is known of a Service that is deleted.
+func (r *restoreBackoffs) forget(key client.ObjectKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.services, key)

@@ -29,10 +29,10 @@ func TestRestoreBackoffs(t *testing.T) {
 	key, other, now := client.ObjectKey{Name: "a"}, client.ObjectKey{Name: "b"}, time.Unix(0, 0)
 	var pauses []time.Duration
 	for range 12 { // overwritten again at once, each time
-		if wait := r.next(key, now); wait != 0 {
+		if wait := r.allowRestore(key, now); wait != 0 {
 			t.Fatalf("it waits for %s", wait)
 		}
-		wait := r.next(key, now)
+		wait := r.allowRestore(key, now)
 		pauses = append(pauses, wait)
 		now = now.Add(wait)
 	}
@@ -41,26 +41,26 @@ func TestRestoreBackoffs(t *testing.T) {
 	) {
 		t.Errorf("pauses are %v", pauses)
 	}
-	if r.next(other, now) != 0 {
+	if r.allowRestore(other, now) != 0 {
 		t.Error("another Service has to wait")
 	}
-	r.next(key, now)
+	r.allowRestore(key, now)
 	now = now.Add(time.Hour)
-	r.next(key, now)
-	if wait := r.next(key, now); wait != restorePauseMin {
+	r.allowRestore(key, now)
+	if wait := r.allowRestore(key, now); wait != restorePauseMin {
 		t.Errorf("after an hour of peace it waits for %s", wait)
 	}
-	r.remove(key)
+	r.forget(key)
 	if _, isThere := r.services[key]; isThere {
 		t.Error("a deleted Service is left over")
 	}
 
 	// A Service that lives on and is overwritten no more leaves nothing behind.
 	for i := range 1000 {
-		r.next(client.ObjectKey{Name: fmt.Sprint(i)}, now)
+		r.allowRestore(client.ObjectKey{Name: fmt.Sprint(i)}, now)
 	}
 	now = now.Add(2 * restoreMemory)
-	r.next(key, now)
+	r.allowRestore(key, now)
 	if len(r.services) != 1 {
 		t.Errorf("%d entries are left over", len(r.services)-1)
 	}

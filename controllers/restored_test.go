@@ -34,7 +34,7 @@ func TestFaultRestoredServices(t *testing.T) {
 	q := &addedKeys{}
 	r.index.observe(before)
 	r.index.addPending(before, []netip.Addr{netip.MustParseAddr("10.0.0.3")})
-	r.serviceChanged(q, before, after)
+	r.handleServiceUpdate(q, before, after)
 	if r.index.knowsNewer(after) {
 		t.Error("the Service waits for a version that is no more")
 	}

@@ -30,9 +30,9 @@ import (
 	"github.com/purelb/purelb-operator/internal/tcpmd5"
 )
 
-// provisionalTime is after how long the reconciler looks again whether agents have withdrawn addresses
+// provisionalInterval is after how long the reconciler looks again whether agents have withdrawn addresses
 // whose rules it keeps until then.
-const provisionalTime = 10 * time.Second
+const provisionalInterval = 10 * time.Second
 
 // RoutingReconciler writes the NodeRoutings, to which neighbours each node advertises what,
 // runs speakers where BGPPeers select nodes, gives those the passwords, and reports on BGPPeers.
@@ -59,9 +59,9 @@ type routingState struct {
 	// turn is of the node that opens sessions anew, as settings have changed. Without it two nodes
 	// may do so at once.
 	turn routing.Turn
-	// leftSince is since when addresses are on nodes that are to withdraw them. Without it speakers take back
+	// lingeringSince is since when addresses are on nodes that are to withdraw them. Without it speakers take back
 	// the routes to these later.
-	leftSince map[routing.LeftAddress]time.Time
+	lingeringSince map[routing.LingeringAddress]time.Time
 	// speakers are the DaemonSets that were written, by LBNodeAgent. Without them each is written once
 	// more, which changes nothing.
 	speakers map[string]writtenSpeakers
@@ -155,8 +155,8 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 		r.writePeers(ctx, g, &result),
 		r.writeGroups(ctx, g, &result),
 	)
-	r.state.leftSince = g.Ignored.LeftSince
-	if isOutdated(err) {
+	r.state.lingeringSince = g.Ignored.LingeringSince
+	if isOnlyOutdated(err) {
 		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
 	if err != nil {
@@ -164,7 +164,7 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 	}
 	wait := shortestWait(paced.Wait, g.Ignored.Wait)
 	if result.IsProvisional {
-		wait = shortestWait(wait, provisionalTime)
+		wait = shortestWait(wait, provisionalInterval)
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
@@ -210,7 +210,7 @@ func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs,
 	written := map[string]writtenSpeakers{}
 	var errs []error
 	for _, name := range result.LBNodeAgents {
-		agent := g.agents[name]
+		agent := g.lbNodeAgents[name]
 		if agent == nil {
 			continue
 		}
@@ -222,7 +222,7 @@ func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs,
 			written[name] = last
 			continue
 		}
-		stored, err := applyObject(ctx, r.Client, rendered, ownerRouting)
+		stored, err := applyAndReturnStored(ctx, r.Client, rendered, ownerRouting)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -244,8 +244,8 @@ func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs,
 // they need. A password that is missing now, or cannot be one, stays as it was: else its sessions would end.
 func (r *RoutingReconciler) writePasswords(ctx context.Context, g *routingInputs, result *routing.Result) error {
 	var errs []error
-	for name, files := range result.Passwords {
-		agent := g.agents[name]
+	for name, files := range result.PasswordRefs {
+		agent := g.lbNodeAgents[name]
 		if agent == nil {
 			continue
 		}
@@ -262,10 +262,10 @@ func (r *RoutingReconciler) writePasswords(ctx context.Context, g *routingInputs
 		if isStored && equality.Semantic.DeepEqual(stored, data) {
 			continue
 		}
-		errs = append(errs, apply(ctx, r.Client, routing.Passwords(agent, data), ownerRouting))
+		errs = append(errs, apply(ctx, r.Client, routing.SpeakerSecret(agent, data), ownerRouting))
 	}
 	for _, secret := range g.speakerSecrets {
-		if len(result.Passwords[secret.Labels[v1.LabelAgent]]) == 0 {
+		if len(result.PasswordRefs[secret.Labels[v1.LabelAgent]]) == 0 {
 			if err := r.Client.Delete(ctx, secret); client.IgnoreNotFound(err) != nil {
 				errs = append(errs, fmt.Errorf("delete Secret %s: %w", secret.Name, err))
 			}
@@ -291,10 +291,12 @@ func (r *RoutingReconciler) writePeers(ctx context.Context, g *routingInputs, re
 		changed.Status = status
 		err := applyStatus(ctx, r.Client, changed, ownerRouting)
 		errs = append(errs, client.IgnoreNotFound(err))
-		if err == nil && result.WithheldUnknown != "" &&
-			strings.Contains(readyMessage(status.Conditions), result.WithheldUnknown) &&
-			!strings.Contains(readyMessage(p.Status.Conditions), result.WithheldUnknown) {
-			r.Recorder.Eventf(p, nil, corev1.EventTypeWarning, v1.EventRoutesWithheld, "Advertise", "%s", result.WithheldUnknown)
+		if err == nil && result.UnknownGroupsProblem != "" &&
+			strings.Contains(readyMessage(status.Conditions), result.UnknownGroupsProblem) &&
+			!strings.Contains(readyMessage(p.Status.Conditions), result.UnknownGroupsProblem) {
+			r.Recorder.Eventf(
+				p, nil, corev1.EventTypeWarning, v1.EventRoutesWithheld, "Advertise", "%s", result.UnknownGroupsProblem,
+			)
 		}
 	}
 	return errors.Join(errs...)
@@ -316,13 +318,13 @@ func (r *RoutingReconciler) recordSessions(ctx context.Context, g *routingInputs
 	sessions := map[string][]v1.RoutingSession{}
 	var down []routing.SessionChange
 	for _, node := range slices.Sorted(maps.Keys(g.Routings)) {
-		routing1 := g.Routings[node]
-		sessions[node] = routing1.Status.Sessions
+		nodeRouting := g.Routings[node]
+		sessions[node] = nodeRouting.Status.Sessions
 		before, known := r.state.sessions[node]
 		if !known && r.state.sessions == nil {
 			continue // the first reconcile of this process: what happened before is not its to tell
 		}
-		for _, c := range routing.SessionChanges(node, before, routing1.Status.Sessions) {
+		for _, c := range routing.SessionChanges(node, before, nodeRouting.Status.Sessions) {
 			switch p := peers[c.Peer]; {
 			case p == nil:
 			case c.IsUp:

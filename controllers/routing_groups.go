@@ -94,7 +94,7 @@ func routingGroups(
 				}
 			}
 		}
-		group.NeedsHostRoutes = hasPolicyLocal[sg.Name] && routing.MakesSharedRoutes(&verdict.Group)
+		group.NeedsHostRoutes = hasPolicyLocal[sg.Name] && routing.HasAggregateRoutes(&verdict.Group)
 		out = append(out, group)
 	}
 	return out

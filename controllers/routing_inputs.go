@@ -19,7 +19,7 @@ import (
 // routingInputs is what routing.Render decides from, and what its decision is written with.
 type routingInputs struct {
 	routing.Inputs
-	agents map[string]*v1.LBNodeAgent
+	lbNodeAgents map[string]*v1.LBNodeAgent
 	// groups are the ServiceGroups of the manager's namespace. They are the cache's own.
 	groups   []v1.ServiceGroup
 	nodeUIDs map[string]types.UID
@@ -35,7 +35,8 @@ type routingInputs struct {
 // gather reads everything that the NodeRoutings depend on from the cache.
 func (r *RoutingReconciler) gather(ctx context.Context) (*routingInputs, error) {
 	g := &routingInputs{
-		agents: map[string]*v1.LBNodeAgent{}, nodeUIDs: map[string]types.UID{}, secrets: map[string]map[string][]byte{},
+		lbNodeAgents: map[string]*v1.LBNodeAgent{}, nodeUIDs: map[string]types.UID{},
+		secrets: map[string]map[string][]byte{},
 	}
 	g.Now, g.Routings = r.Now(), map[string]*v1.NodeRouting{}
 	in := client.InNamespace(r.Namespace)
@@ -56,7 +57,7 @@ func (r *RoutingReconciler) gather(ctx context.Context) (*routingInputs, error) 
 		return nil, fmt.Errorf("list LBNodeAgents: %w", err)
 	}
 	for i := range agents.Items {
-		g.agents[agents.Items[i].Name] = &agents.Items[i]
+		g.lbNodeAgents[agents.Items[i].Name] = &agents.Items[i]
 	}
 	if err := r.gatherGroups(ctx, g); err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ func (r *RoutingReconciler) gatherNodes(ctx context.Context, g *routingInputs) e
 		return err
 	}
 	g.Nodes, g.nodeUIDs = nodes, uids
-	g.Ignored = routing.IgnoredAddresses(nodes, g.announcements, g.commons, r.state.leftSince, g.Now)
+	g.Ignored = routing.IgnoredAddresses(nodes, g.announcements, g.commons, r.state.lingeringSince, g.Now)
 	return nil
 }
 
@@ -131,7 +132,7 @@ func RoutingNodes(
 			facts[a.Name] = &a.Status
 		}
 	}
-	shared := &cluster{agents: agents.Items}
+	shared := &cluster{lbNodeAgents: agents.Items}
 	var nodes []routing.Node
 	uids := map[string]types.UID{}
 	var allPlaced []placement.Node
@@ -156,7 +157,7 @@ func RoutingNodes(
 		uids[n.Name] = n.UID
 		nodes, allPlaced = append(nodes, node), append(allPlaced, placed)
 	}
-	drainCordoned(nodes, allPlaced, announcements)
+	markDrainingCordoned(nodes, allPlaced, announcements)
 	for i := range nodes {
 		nodes[i].IsStaying = !nodes[i].IsDraining && !allPlaced[i].IsLeaving && !allPlaced[i].IsNotReady
 	}

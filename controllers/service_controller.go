@@ -39,9 +39,9 @@ type ServiceReconciler struct {
 	reminders reminders
 }
 
-// allocators is how many Services the manager allocates to at the same time. Most of the
+// parallelAllocations is how many Services the manager allocates to at the same time. Most of the
 // time that an allocation takes is waiting for the API server.
-const allocators = 8
+const parallelAllocations = 8
 
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=services/status,verbs=patch
@@ -58,24 +58,24 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // Component prepares the reconciler, and returns it and what wakes it.
 func (r *ServiceReconciler) Component(cluster ComponentManager) Component {
 	r.apiReader, r.index, r.reminders.random = cluster.GetAPIReader(), r.IPAM.index, r.Random
-	r.Metrics.countServicesBy(r.index.countWaiting, r.index.countProgress)
+	r.Metrics.setServiceCounts(r.index.countWaiting, r.index.countProgress)
 	return Component{
 		Name: "service", Reconciler: r, For: &corev1.Service{}, ForChanged: allocationChanged,
 		Watches: []Watch{
-			{Object: &corev1.Service{}, Handler: r.indexServices()},
+			{Object: &corev1.Service{}, Handler: r.serviceHandler()},
 			{
-				Object: &v1.ServiceGroup{}, Handler: handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup),
+				Object: &v1.ServiceGroup{}, Handler: handler.EnqueueRequestsFromMapFunc(r.requestsForServicesOfGroup),
 				Changed: specOrRangesChanged,
 			},
-			{Object: &v1.Announcement{}, Handler: batched(r.servicesThatDependOnNodes), Changed: factsChanged},
+			{Object: &v1.Announcement{}, Handler: batched(r.requestsForServicesThatDependOnNodes), Changed: factsChanged},
 			{
-				Object: &corev1.Namespace{}, Handler: batched(r.servicesOfNamespace), Changed: namespaceLabelsChanged,
-				IsMetadata: true,
+				Object: &corev1.Namespace{}, Handler: batched(r.requestsForServicesOfNamespace),
+				Changed: namespaceLabelsChanged, IsMetadata: true,
 			},
-			{Object: &corev1.Node{}, Handler: batched(r.servicesThatDependOnNodes), Changed: nodeAddressesChanged},
+			{Object: &corev1.Node{}, Handler: batched(r.requestsForServicesThatDependOnNodes), Changed: nodeAddressesChanged},
 		},
 		Sources: []source.Source{queueSource(&r.IPAM.serviceQueue), r.listBeforeAllocating()},
-		Options: controller.Options{MaxConcurrentReconciles: allocators},
+		Options: controller.Options{MaxConcurrentReconciles: parallelAllocations},
 	}
 }
 
@@ -88,7 +88,7 @@ func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 		return reconcile.Result{}, err
 	}
 	r.index.observe(svc)
-	r.reportDeleted(req.NamespacedName) // a Service of this name before
+	r.recordReleasesOfDeleted(req.NamespacedName) // a Service of this name before
 	r.IPAM.broker.DropRequests(req.NamespacedName, svc.UID)
 	if !svc.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil // it will be gone soon, and has its addresses until then
@@ -115,9 +115,9 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 	}
 	r.index.remove(key, "")
 	r.IPAM.broker.DropRequests(key, "")
-	r.reportDeleted(key)
-	r.restores.remove(key)
-	r.reminders.next(key, "", time.Time{})
+	r.recordReleasesOfDeleted(key)
+	r.restores.forget(key)
+	r.reminders.forget(key)
 	return reconcile.Result{}, nil
 }
 
@@ -127,7 +127,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.Service) (time.Duration, error) {
 	if !IsOurs(svc, r.IsDefaultLoadBalancer) {
 		r.IPAM.broker.DropRequests(client.ObjectKeyFromObject(svc), "")
-		r.reminders.next(client.ObjectKeyFromObject(svc), "", time.Time{})
+		r.reminders.forget(client.ObjectKeyFromObject(svc))
 		if !hasRecord(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {
 			return 0, nil
 		}
@@ -146,7 +146,7 @@ func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.S
 	if result.IsAwaitingIPAM {
 		return ipam.SlowAfter, nil // the answer wakes the Service; if it takes long, the Service says so
 	}
-	if isOld, err := r.hasOldLabels(ctx, svc, inputs, &result); isOld || err != nil {
+	if isOld, err := r.usesStaleNamespaceLabels(ctx, svc, inputs, &result); isOld || err != nil {
 		return cacheLag, err
 	}
 	return r.applyResult(ctx, svc, result)

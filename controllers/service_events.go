@@ -16,17 +16,17 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// reportResult records events for the difference between what a Service said before a
+// recordResultEvents records events for the difference between what a Service said before a
 // write and what it says now. The conditions of before show what was reported earlier, so
 // each thing is reported once, by whichever manager writes it. If the process ends between
 // the write and the event, only the event is missing.
-func (r *ServiceReconciler) reportResult(before, svc *corev1.Service, result *allocation.Result) {
-	r.reportAddresses(before, svc, result)
-	r.reportWarningAndRefusal(before, svc, result)
+func (r *ServiceReconciler) recordResultEvents(before, svc *corev1.Service, result *allocation.Result) {
+	r.recordAddressEvents(before, svc, result)
+	r.recordWarningAndRefusal(before, svc, result)
 }
 
-// reportAddresses records events for addresses that a Service gets, loses or has restored.
-func (r *ServiceReconciler) reportAddresses(before, svc *corev1.Service, result *allocation.Result) {
+// recordAddressEvents records events for addresses that a Service gets, loses or has restored.
+func (r *ServiceReconciler) recordAddressEvents(before, svc *corev1.Service, result *allocation.Result) {
 	allocated := allocation.RecordOf(before).Addresses
 	isSame := slices.Equal(allocated, result.Addresses)
 	if hasRecord(before) && isSame && len(allocated) > 0 && !showsResult(before, result) {
@@ -61,9 +61,9 @@ func (r *ServiceReconciler) reportAddresses(before, svc *corev1.Service, result 
 	}
 }
 
-// reportWarningAndRefusal records events for a new warning and for a new reason why a Service does not
+// recordWarningAndRefusal records events for a new warning and for a new reason why a Service does not
 // have what it asks for, and counts the reason in the metrics.
-func (r *ServiceReconciler) reportWarningAndRefusal(before, svc *corev1.Service, result *allocation.Result) {
+func (r *ServiceReconciler) recordWarningAndRefusal(before, svc *corev1.Service, result *allocation.Result) {
 	reported := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionAllocated)
 	if reported == nil {
 		reported = &metav1.Condition{}
@@ -97,15 +97,15 @@ func (r *ServiceReconciler) remind(svc *corev1.Service, result *allocation.Resul
 	if result.Reason != v1.ReasonAllocated {
 		refusal = result.Reason + ": " + result.Message
 	}
-	isDue, wait := r.reminders.next(client.ObjectKeyFromObject(svc), refusal, now)
+	isDue, wait := r.reminders.schedule(client.ObjectKeyFromObject(svc), refusal, now)
 	if isDue {
 		r.recordAllocationFailed(svc, result)
 	}
 	return wait
 }
 
-// reportDeleted records an event for what deleted Services of a name had.
-func (r *ServiceReconciler) reportDeleted(key client.ObjectKey) {
+// recordReleasesOfDeleted records an event for what deleted Services of a name had.
+func (r *ServiceReconciler) recordReleasesOfDeleted(key client.ObjectKey) {
 	for _, released := range r.index.takeReleased(key) {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: released.uid}}
 		r.Recorder.Eventf(

@@ -172,7 +172,7 @@ func (x *serviceIndex) removeNeeds(key client.ObjectKey, needs []need) {
 
 // needsOf returns what a Service that PureLB serves waits for.
 func needsOf(svc *corev1.Service) []need {
-	if isPending(svc) {
+	if isWaitingForAddresses(svc) {
 		isForAnyGroup := allocation.RequestedGroup(svc) == "" && allocation.RecordOf(svc).Group == ""
 		if allocation.RequestsAddresses(svc) || isForAnyGroup {
 			return []need{{group: anyGroup}}
@@ -189,12 +189,12 @@ func needsOf(svc *corev1.Service) []need {
 // wantedGroup returns the group that a Service asks for or, if it asks for none, has
 // addresses of.
 func wantedGroup(svc *corev1.Service) string {
-	return cmp.Or(allocation.RequestedGroup(svc), allocatedGroup(svc))
+	return cmp.Or(allocation.RequestedGroup(svc), allocatedOrDefaultGroup(svc))
 }
 
-// allocatedGroup returns the group of what is allocated to a Service. If nothing is, it
+// allocatedOrDefaultGroup returns the group of what is allocated to a Service. If nothing is, it
 // returns the default group.
-func allocatedGroup(svc *corev1.Service) string {
+func allocatedOrDefaultGroup(svc *corev1.Service) string {
 	return cmp.Or(allocation.RecordOf(svc).Group, v1.DefaultServiceGroup)
 }
 

@@ -62,9 +62,9 @@ func (r *ServiceReconciler) listUncached(ctx context.Context, q queue) error {
 	}
 }
 
-// indexServices keeps the index up to date, and enqueues the other Services that a change
-// of a Service concerns.
-func (r *ServiceReconciler) indexServices() handler.EventHandler {
+// serviceHandler returns what, when a Service changes, keeps the index up to date and enqueues the other Services that
+// the change concerns.
+func (r *ServiceReconciler) serviceHandler() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
 			if svc, ok := e.Object.(*corev1.Service); ok {
@@ -86,15 +86,15 @@ func (r *ServiceReconciler) indexServices() handler.EventHandler {
 			before, ok1 := e.ObjectOld.(*corev1.Service)
 			after, ok2 := e.ObjectNew.(*corev1.Service)
 			if ok1 && ok2 {
-				r.serviceChanged(q, before, after)
+				r.handleServiceUpdate(q, before, after)
 			}
 		},
 	}
 }
 
-// serviceChanged brings the index up to date with a change of a Service, has external systems release what the Service
-// does not have any more, and enqueues the other Services that the change concerns.
-func (r *ServiceReconciler) serviceChanged(q queue, before, after *corev1.Service) {
+// handleServiceUpdate brings the index up to date with a change of a Service, has external systems release what the
+// Service does not have any more, and enqueues the other Services that the change concerns.
+func (r *ServiceReconciler) handleServiceUpdate(q queue, before, after *corev1.Service) {
 	if before.UID != after.UID {
 		r.index.remove(client.ObjectKeyFromObject(before), before.UID)
 	}
@@ -159,7 +159,7 @@ var allocationChanged = changed(func(before, after *corev1.Service) bool {
 		!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
 		isConditionChanged(before, after, v1.ConditionAllocated) ||
 		isConditionChanged(before, after, v1.ConditionAllocationRecord) ||
-		!maps.Equal(allocationAnnotations(before), allocationAnnotations(after))
+		!maps.Equal(annotationsExceptReport(before), annotationsExceptReport(after))
 })
 
 func isConditionChanged(before, after *corev1.Service, conditionType string) bool {
@@ -168,9 +168,9 @@ func isConditionChanged(before, after *corev1.Service, conditionType string) boo
 		meta.FindStatusCondition(after.Status.Conditions, conditionType))
 }
 
-// allocationAnnotations returns PureLB's annotations of a Service, without those that say
+// annotationsExceptReport returns PureLB's annotations of a Service, without those that say
 // what is announced.
-func allocationAnnotations(svc *corev1.Service) map[string]string {
+func annotationsExceptReport(svc *corev1.Service) map[string]string {
 	annotations := map[string]string{}
 	for name, value := range svc.Annotations {
 		if strings.HasPrefix(name, "purelb.io/") && !slices.Contains(announced.AnnotationNames, name) {
@@ -180,17 +180,20 @@ func allocationAnnotations(svc *corev1.Service) map[string]string {
 	return annotations
 }
 
-// servicesOfGroup maps a ServiceGroup to the Services that a change of it concerns: those
+// requestsForServicesOfGroup maps a ServiceGroup to the Services that a change of it concerns: those
 // that wait, and those that ask for the group or have addresses of it.
-func (r *ServiceReconciler) servicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
+func (r *ServiceReconciler) requestsForServicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
 	return requestsForOurServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
-		return isPending(svc) || requestedGroup(svc) == group.GetName() || allocatedGroup(svc) == group.GetName()
+		return isWaitingForAddresses(svc) || requestedOrDefaultGroup(svc) == group.GetName() ||
+			allocatedOrDefaultGroup(svc) == group.GetName()
 	})
 }
 
-// servicesThatDependOnNodes maps a change of what nodes report to the Services that wait,
+// requestsForServicesThatDependOnNodes maps a change of what nodes report to the Services that wait,
 // and to those that get an address of every range that some node can announce.
-func (r *ServiceReconciler) servicesThatDependOnNodes(ctx context.Context, _ client.Object) []reconcile.Request {
+func (r *ServiceReconciler) requestsForServicesThatDependOnNodes(
+	ctx context.Context, _ client.Object,
+) []reconcile.Request {
 	var groups v1.ServiceGroupList
 	if err := r.Client.List(ctx, &groups, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot list ServiceGroups")
@@ -202,8 +205,9 @@ func (r *ServiceReconciler) servicesThatDependOnNodes(ctx context.Context, _ cli
 		isMultiPool[groups.Items[i].Name] = local != nil && local.MultiPool
 	}
 	return requestsForOurServicesWhere(ctx, r.Client, r.IsDefaultLoadBalancer, func(svc *corev1.Service) bool {
-		return isPending(svc) || len(missingFamilies(svc)) > 0 || svc.Annotations[v1.AnnotationMultiPool] == "true" ||
-			isMultiPool[requestedGroup(svc)] || isMultiPool[allocatedGroup(svc)]
+		return isWaitingForAddresses(svc) || len(missingFamilies(svc)) > 0 ||
+			svc.Annotations[v1.AnnotationMultiPool] == "true" ||
+			isMultiPool[requestedOrDefaultGroup(svc)] || isMultiPool[allocatedOrDefaultGroup(svc)]
 	})
 }
 

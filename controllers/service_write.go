@@ -33,7 +33,7 @@ func (r *ServiceReconciler) applyResult(
 ) (time.Duration, error) {
 	now := time.Now() //nolint:forbidigo // what depends on it takes the time as an argument, and is tested with that
 	if !showsResult(svc, &result) && isSettled(svc, &result) {
-		if wait := r.restores.next(client.ObjectKeyFromObject(svc), now); wait > 0 {
+		if wait := r.restores.allowRestore(client.ObjectKeyFromObject(svc), now); wait > 0 {
 			return wait, nil
 		}
 	}
@@ -41,7 +41,7 @@ func (r *ServiceReconciler) applyResult(
 	if err := r.write(ctx, svc, &result, allocatedCondition(svc, result)); err != nil {
 		return 0, err
 	}
-	r.reportResult(before, svc, &result)
+	r.recordResultEvents(before, svc, &result)
 	return r.remind(svc, &result, now), nil
 }
 
@@ -67,8 +67,8 @@ func allocatedCondition(svc *corev1.Service, result allocation.Result) *metav1.C
 	}
 }
 
-// recordCondition returns the condition v1.ConditionAllocationRecord that a Service is to have.
-func recordCondition(svc *corev1.Service, record allocation.Record) *metav1.Condition {
+// allocationRecordCondition returns the condition v1.ConditionAllocationRecord that a Service is to have.
+func allocationRecordCondition(svc *corev1.Service, record allocation.Record) *metav1.Condition {
 	return &metav1.Condition{
 		Type: v1.ConditionAllocationRecord, Status: condition.StatusOf(len(record.Addresses) > 0),
 		ObservedGeneration: svc.Generation,
@@ -124,15 +124,15 @@ func (r *ServiceReconciler) write(
 		}
 	}
 	conditions := slices.Clone(svc.Status.Conditions)
-	isChanged := !hasAnnotations(svc.Annotations, annotations, allocatorAnnotations) || !showsResult(svc, result)
+	isChanged := !hasExactAnnotations(svc.Annotations, annotations, allocatorAnnotations) || !showsResult(svc, result)
 	status := corev1ac.ServiceStatus()
 	if condition == nil {
 		isChanged = meta.RemoveStatusCondition(&conditions, v1.ConditionAllocated) || isChanged
 		isChanged = meta.RemoveStatusCondition(&conditions, v1.ConditionAllocationRecord) || isChanged
 	} else {
-		for _, c := range []*metav1.Condition{condition, recordCondition(svc, record)} {
+		for _, c := range []*metav1.Condition{condition, allocationRecordCondition(svc, record)} {
 			isChanged = meta.SetStatusCondition(&conditions, *c) || isChanged
-			status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, c.Type)))
+			status.WithConditions(conditionApplyConfiguration(meta.FindStatusCondition(conditions, c.Type)))
 		}
 	}
 	if !isChanged {

@@ -51,14 +51,20 @@ func (r *ServiceGroupReconciler) Component() Component {
 		Name: "servicegroup", Reconciler: r, For: &v1.ServiceGroup{}, ForChanged: predicate.GenerationChangedPredicate{},
 		Watches: []Watch{
 			// The verdict on a group depends on the other groups.
-			{Object: &v1.ServiceGroup{}, Handler: batched(r.allGroups), Changed: specOrRangesChanged},
+			{Object: &v1.ServiceGroup{}, Handler: batched(r.requestsForAllGroups), Changed: specOrRangesChanged},
 			// Another client may have written the status.
-			{Object: &v1.ServiceGroup{}, Handler: batchedFor(countDelay, requestFor)},
-			{Object: &corev1.Service{}, Handler: batchedFor(countDelay, r.allGroups), Changed: servicePlacementChanged},
-			{Object: &v1.Announcement{}, Handler: batched(r.allGroups), Changed: factsChanged},
-			{Object: &corev1.Namespace{}, Handler: batched(r.allGroups), Changed: namespaceLabelsChanged, IsMetadata: true},
+			{Object: &v1.ServiceGroup{}, Handler: batchedFor(countDelay, requestForObject)},
 			{
-				Object: &corev1.Node{}, Handler: batched(r.allGroups),
+				Object: &corev1.Service{}, Handler: batchedFor(countDelay, r.requestsForAllGroups),
+				Changed: servicePlacementChanged,
+			},
+			{Object: &v1.Announcement{}, Handler: batched(r.requestsForAllGroups), Changed: factsChanged},
+			{
+				Object: &corev1.Namespace{}, Handler: batched(r.requestsForAllGroups), Changed: namespaceLabelsChanged,
+				IsMetadata: true,
+			},
+			{
+				Object: &corev1.Node{}, Handler: batched(r.requestsForAllGroups),
 				Changed: predicate.Or[client.Object](nodeAddressesChanged, nodeReadinessChanged),
 			},
 		},
@@ -66,13 +72,13 @@ func (r *ServiceGroupReconciler) Component() Component {
 	}
 }
 
-// requestFor maps an object to its own request.
-func requestFor(_ context.Context, obj client.Object) []reconcile.Request {
+// requestForObject maps an object to its own request.
+func requestForObject(_ context.Context, obj client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(obj)}}
 }
 
-// allGroups maps any object to all ServiceGroups.
-func (r *ServiceGroupReconciler) allGroups(ctx context.Context, _ client.Object) []reconcile.Request {
+// requestsForAllGroups maps any object to all ServiceGroups.
+func (r *ServiceGroupReconciler) requestsForAllGroups(ctx context.Context, _ client.Object) []reconcile.Request {
 	var groups v1.ServiceGroupList
 	if err := r.Client.List(ctx, &groups, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot list ServiceGroups")
@@ -110,13 +116,13 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err := applyStatusOver(ctx, r.Client, sg, ownerServiceGroup, sg.ResourceVersion); err != nil {
 		return resultOfWrite(err)
 	}
-	r.reportConditions(sg, before.Conditions, status.Conditions)
+	r.recordBadConditions(sg, before.Conditions, status.Conditions)
 	return reconcile.Result{}, nil
 }
 
-// reportConditions records an event for each condition that has turned bad, or is bad for
+// recordBadConditions records an event for each condition that has turned bad, or is bad for
 // another reason than before.
-func (r *ServiceGroupReconciler) reportConditions(sg *v1.ServiceGroup, before, after []metav1.Condition) {
+func (r *ServiceGroupReconciler) recordBadConditions(sg *v1.ServiceGroup, before, after []metav1.Condition) {
 	for _, c := range []struct {
 		conditionType string
 		bad           metav1.ConditionStatus
@@ -174,7 +180,7 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 		}
 		inputs.Catalog = allocation.NewCatalog(groups, r.Namespace)
 	}
-	used, err := InUse(ctx, r.Client, r.IsDefaultLoadBalancer)
+	used, err := GatherInUse(ctx, r.Client, r.IsDefaultLoadBalancer)
 	if err != nil {
 		return nil, err
 	}

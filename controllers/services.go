@@ -33,13 +33,13 @@ func hasAddressesToAnnounce(svc *corev1.Service) bool {
 	return len(allocation.AddressesToAnnounce(svc)) > 0
 }
 
-// requestedGroup returns the ServiceGroup that a Service asks for, if only by naming none.
-func requestedGroup(svc *corev1.Service) string {
+// requestedOrDefaultGroup returns the ServiceGroup that a Service asks for, if only by naming none.
+func requestedOrDefaultGroup(svc *corev1.Service) string {
 	return cmp.Or(allocation.RequestedGroup(svc), v1.DefaultServiceGroup)
 }
 
-// isPending reports whether a Service does not have what it asks for.
-func isPending(svc *corev1.Service) bool {
+// isWaitingForAddresses reports whether a Service does not have what it asks for.
+func isWaitingForAddresses(svc *corev1.Service) bool {
 	return meta.IsStatusConditionFalse(svc.Status.Conditions, v1.ConditionAllocated)
 }
 
@@ -76,7 +76,7 @@ func listServices(ctx context.Context, c client.Reader) ([]corev1.Service, error
 
 // inUse indexes which Services have which addresses in use. Services that PureLB does not
 // serve count, too: their addresses must not be allocated to anyone else.
-func inUse(services []corev1.Service, isDefaultLoadBalancer bool) *allocation.InUse {
+func indexInUse(services []corev1.Service, isDefaultLoadBalancer bool) *allocation.InUse {
 	index := allocation.NewInUse()
 	for i := range services {
 		if svc := &services[i]; len(svc.Status.LoadBalancer.Ingress) > 0 || hasRecord(svc) {

@@ -97,7 +97,7 @@ func (r *AnnouncedReconciler) requestsForSpeakerPod(ctx context.Context, pod cli
 	if !isPod || p.Spec.NodeName == "" {
 		return nil
 	}
-	return r.requestsForVirtualOn(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Spec.NodeName}})
+	return r.requestsForServicesWithVirtualOn(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Spec.NodeName}})
 }
 
 // speakerRunsChanged lets through that a speaker's pod comes to a node, runs or does not run any more, and goes.

@@ -24,16 +24,16 @@ func StrandedAddresses(
 	// Neither Leases nor times count: a replica that has just started knows nothing of them.
 	livenessOf := func(string) placement.Liveness { return placement.Expired }
 	inputs := cluster.placementInputs(livenessOf, time.Time{}, isDefaultLoadBalancer)
-	return placement.Stranded(cluster.withAgents(inputs, before), cluster.withAgents(inputs, after)), nil
+	return placement.Stranded(cluster.withLBNodeAgents(inputs, before), cluster.withLBNodeAgents(inputs, after)), nil
 }
 
-// withAgents returns the inputs as they are once each node runs the agent that the given
+// withLBNodeAgents returns the inputs as they are once each node runs the agent that the given
 // LBNodeAgents assign to it.
-func (c *cluster) withAgents(inputs placement.Inputs, all []v1.LBNodeAgent) placement.Inputs {
+func (c *cluster) withLBNodeAgents(inputs placement.Inputs, all []v1.LBNodeAgent) placement.Inputs {
 	inputs.Nodes = slices.Clone(inputs.Nodes)
 	for i := range c.nodes { // with which inputs.Nodes begins
 		n := &inputs.Nodes[i]
-		n.LBNodeAgent, n.IsLeaving, n.AllowedSubnets = agents.Assign(all, c.nodes[i].Labels), false, nil
+		n.LBNodeAgent, n.IsLeaving, n.AllowedSubnets = agents.LBNodeAgentFor(all, c.nodes[i].Labels), false, nil
 		n.AreFactsAwaited = false
 		if k := slices.IndexFunc(all, func(a v1.LBNodeAgent) bool { return a.Name == n.LBNodeAgent }); k >= 0 {
 			n.AllowedSubnets = allowedSubnets(&all[k])

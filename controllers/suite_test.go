@@ -131,7 +131,7 @@ var start = sync.OnceValue(func() error {
 	counted := rest.CopyConfig(config)
 	counted.Wrap(countWrites)
 	counted.Wrap(written.wrap)
-	live := controllers.NewLiveness(clock.Now)
+	live := controllers.NewLivenessTracker(clock.Now)
 	mgr, err := newManager(
 		ctx, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}}, counted, live,
 	)
@@ -175,14 +175,14 @@ func noIPAM(c client.Client) *controllers.ExternalIPAM {
 
 // newManager is a manager with all reconcilers.
 func newManager(
-	ctx context.Context, options ctrl.Options, config *rest.Config, live *controllers.Liveness,
+	ctx context.Context, options ctrl.Options, config *rest.Config, live *controllers.LivenessTracker,
 ) (ctrl.Manager, error) {
 	options.Cache.ByObject = slimKinds()
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return nil, err
 	}
-	own, reasons := controllers.NewMetrics(registry), &controllers.UnplacedReasons{}
+	own, reasons := controllers.NewMetrics(registry), &controllers.AddressExplanations{}
 	c := mgr.GetClient()
 	external := noIPAM(c)
 	return mgr, errors.Join(
@@ -203,7 +203,7 @@ func newManager(
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
 			Client: c, Namespace: namespace,
-			IsDefaultLoadBalancer: true, Liveness: live, Now: clock.Now, Metrics: own, Reasons: reasons,
+			IsDefaultLoadBalancer: true, Liveness: live, Now: clock.Now, Metrics: own, Explanations: reasons,
 			Recorder: mgr.GetEventRecorder("purelb-placement"),
 		}).SetupWithManager(mgr),
 		(&controllers.RoutingReconciler{
@@ -212,7 +212,7 @@ func newManager(
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefaultLoadBalancer: true,
-			Now: time.Now, Reasons: reasons,
+			Now: time.Now, Explanations: reasons,
 		}).SetupWithManager(mgr),
 	)
 }

@@ -112,7 +112,7 @@ Move: a Local address goes from one node to another; from Lease to Announcement
 #
 # | cause | read by | asked by |
 # |---|---|---|
-# | the holder's Lease expires | {controllers.Liveness.livenessBy} | {placement.leaseExpired} |
+# | the holder's Lease expires | {controllers.LivenessTracker.livenessBy} | {placement.leaseExpired} |
 # | its Node is deleted | {controllers.cluster.placementInputs} | {placement.nodeGone} |
 # | its Node loses the label of its LBNodeAgent | {controllers.cluster.placementNode} | {placement.noAgent} |
 # | its LBNodeAgent does not select it | {controllers.cluster.placementNode} | {placement.leavingAgent} |
@@ -121,19 +121,19 @@ Move: a Local address goes from one node to another; from Lease to Announcement
 # | it is shutting down | {controllers.cluster.placementNode} | {placement.shuttingDown} |
 # | it is cordoned, and its LBNodeAgent says HandOver | {controllers.isUnschedulable} | {placement.cordoned} |
 # | it is annotated to hand the address over | {controllers.addressToHandOver} | {placement.askedToHandOver} |
-# | no interface of it in the subnet has carrier | {controllers.addFactsIfHere} | {placement.offSubnetIfReported} |
+# | no interface of it in the subnet has carrier | {controllers.addReportedFacts} | {placement.offSubnetIfReported} |
 # | only others have endpoints | {controllers.listEndpointNodes} | {placement.noEndpointForLocalAddressThoughAnyHas} |
-# | a successor claims the address | {controllers.cluster.successorClaims} | {placement.placer.phaseByClaim} |
+# | a successor claims the address | {controllers.cluster.successorClaims} | {placement.placer.setPhaseByClaim} |
 # | its agent has yielded the address, or has failed | {controllers.addEntries} | {placement.stepOf} |
 #
 # How long the manager waits in each case is in [placement](reference/placement.md#how-long-a-node-is-waited-for). Then
 # it elects another node. Of a holder that is alive it first marks the entry as handed over, and adds the entry of the
 # other node once the holder's agent has seen that.
-controllers.Liveness.observeLease
-controllers.Liveness.Start
-	controllers.Liveness.SignalChanges
-		controllers.Liveness.signalChange
-			controllers.Liveness.livenessBy
+controllers.LivenessTracker.observeLease
+controllers.LivenessTracker.Start
+	controllers.LivenessTracker.SignalChanges
+		controllers.LivenessTracker.signalChange
+			controllers.LivenessTracker.livenessBy
 controllers.PlacementReconciler.Reconcile
 	placement.Place
 		placement.placer.phaseOf
@@ -170,7 +170,7 @@ controllers.ServiceReconciler.Reconcile
 		ipam.Broker.Forget
 			ipam.Broker.dropRequest
 				ipam.Broker.addRelease
-		controllers.ServiceReconciler.reportDeleted
+		controllers.ServiceReconciler.recordReleasesOfDeleted
 	controllers.ServiceReconciler.allocateOrRelease
 		controllers.ServiceReconciler.release
 			controllers.ServiceReconciler.write

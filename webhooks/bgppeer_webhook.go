@@ -24,7 +24,7 @@ type bgpPeerValidator struct {
 
 // ValidateCreate checks a new BGPPeer.
 func (w *bgpPeerValidator) ValidateCreate(ctx context.Context, p *v1.BGPPeer) (admission.Warnings, error) {
-	if err := routing.OutOfScope(p, w.Namespace); err != nil {
+	if err := routing.OutOfScopeError(p, w.Namespace); err != nil {
 		return nil, invalidError("BGPPeer", p.Name, append(routing.Validate(p), err))
 	}
 	return w.admit(ctx, p)
@@ -36,7 +36,7 @@ func (w *bgpPeerValidator) ValidateUpdate(ctx context.Context, before, after *v1
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	if err := routing.OutOfScope(after, w.Namespace); err != nil {
+	if err := routing.OutOfScopeError(after, w.Namespace); err != nil {
 		return admission.Warnings{err.Error()}, nil // the object has no effect, whatever it says
 	}
 	return w.admit(ctx, after)

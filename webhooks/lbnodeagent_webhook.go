@@ -38,7 +38,7 @@ var lbNodeAgentResource = schema.GroupResource{Group: v1.GroupVersion.Group, Res
 
 // ValidateCreate checks a new LBNodeAgent.
 func (w *lbNodeAgentValidator) ValidateCreate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
-	if err := agents.OutOfScope(a, w.Namespace); err != nil {
+	if err := agents.OutOfScopeError(a, w.Namespace); err != nil {
 		return nil, invalidError("LBNodeAgent", a.Name, append(agents.Validate(a), err))
 	}
 	warnings, err := w.validate(ctx, a)
@@ -56,11 +56,11 @@ func (w *lbNodeAgentValidator) ValidateUpdate(
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	if err := agents.OutOfScope(after, w.Namespace); err != nil {
+	if err := agents.OutOfScopeError(after, w.Namespace); err != nil {
 		return admission.Warnings{err.Error()}, nil // the object has no effect, whatever it says
 	}
 	warnings, err := w.validate(ctx, after)
-	if err != nil || agents.WithdrawalField(before, after) == nil {
+	if err != nil || agents.StrandingField(before, after) == nil {
 		return warnings, err
 	}
 	return w.admitWithdrawal(ctx, before, after, warnings)
@@ -98,7 +98,7 @@ func (w *lbNodeAgentValidator) admitWithdrawal(
 		return warnings, nil
 	}
 	warning, refusal := agents.AdmitWithdrawal(after, inUse)
-	path := agents.WithdrawalField(before, after)
+	path := agents.StrandingField(before, after)
 	if refusal != "" {
 		return warnings, invalidError("LBNodeAgent", after.Name, field.ErrorList{field.Forbidden(path, refusal)})
 	}

@@ -56,7 +56,7 @@ func (w *serviceValidator) advise(ctx context.Context, svc *corev1.Service) admi
 	}
 	a, err := controllers.AdmissionOf(ctx, w.reader, w.Namespace)
 	if err == nil && allocation.DependsOnOtherServices(svc) {
-		a.InUse, err = controllers.InUse(ctx, w.reader, w.IsDefaultLoadBalancer)
+		a.InUse, err = controllers.GatherInUse(ctx, w.reader, w.IsDefaultLoadBalancer)
 	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot advise on Service", "namespace", svc.Namespace, "name", svc.Name)

@@ -95,7 +95,7 @@ func (w *serviceGroupValidator) admissionWithInUse(ctx context.Context) (*alloca
 	if err != nil {
 		return nil, err
 	}
-	a.InUse, err = controllers.InUse(ctx, w.reader, w.IsDefaultLoadBalancer)
+	a.InUse, err = controllers.GatherInUse(ctx, w.reader, w.IsDefaultLoadBalancer)
 	return a, err
 }
 

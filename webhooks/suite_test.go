@@ -216,7 +216,7 @@ func newManager() (ctrl.Manager, error) {
 			Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: controllers.NewLiveness(time.Now),
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: controllers.NewLivenessTracker(time.Now),
 			Namespace: namespace,
 			Defaults:  agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
 		}).SetupWithManager(mgr),

@@ -16,9 +16,9 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// OutOfScope is the error of an LBNodeAgent in another namespace than the manager's, or
+// OutOfScopeError is the error of an LBNodeAgent in another namespace than the manager's, or
 // nil.
-func OutOfScope(a *v1.LBNodeAgent, namespace string) *field.Error {
+func OutOfScopeError(a *v1.LBNodeAgent, namespace string) *field.Error {
 	if a.Namespace == namespace {
 		return nil
 	}
@@ -36,7 +36,7 @@ func Validate(a *v1.LBNodeAgent) field.ErrorList {
 		return errs
 	}
 	path := spec.Child("local")
-	if err := CheckExpression(local.LocalInterface); err != nil {
+	if err := checkLocalInterface(local.LocalInterface); err != nil {
 		errs = append(errs, field.Invalid(path.Child("localInterface"), local.LocalInterface, err.Error()))
 	}
 	for i, name := range local.Interfaces {
@@ -66,8 +66,8 @@ func validateSelector(selector map[string]string, path *field.Path) field.ErrorL
 	return errs
 }
 
-// CheckExpression reports why a localInterface cannot select interfaces.
-func CheckExpression(localInterface string) error {
+// checkLocalInterface reports why a localInterface cannot select interfaces.
+func checkLocalInterface(localInterface string) error {
 	if localInterface == v1.InterfaceDefault || localInterface == "" {
 		return nil
 	}
@@ -105,11 +105,11 @@ func validateLifetimes(c *v1.InterfaceAddressConfig, valid int32, path *field.Pa
 	return nil
 }
 
-// WithdrawalField returns the field by which a change of an LBNodeAgent may leave addresses
+// StrandingField returns the field by which a change of an LBNodeAgent may leave addresses
 // without a node that could announce them, or nil if the change cannot. It is the whole spec if
 // both fields change that decide about that. A new LBNodeAgent, without before, can only take
 // nodes from another one that names other subnets.
-func WithdrawalField(before, after *v1.LBNodeAgent) *field.Path {
+func StrandingField(before, after *v1.LBNodeAgent) *field.Path {
 	spec := field.NewPath("spec")
 	selector, subnets := spec.Child("nodeSelector"), spec.Child("local", "subnets")
 	if before == nil {
@@ -136,10 +136,10 @@ func subnetsOf(a *v1.LBNodeAgent) []string {
 }
 
 // AdmitWithdrawal is the answer to a change of LBNodeAgent a, or to its deletion, that
-// leaves addresses without a node that could announce them; inUse says which. It is a
+// leaves addresses without a node that could announce them; stranded says which. It is a
 // refusal, unless the LBNodeAgent has the annotation by which its author means it.
-func AdmitWithdrawal(a *v1.LBNodeAgent, inUse string) (warning, refusal string) {
-	leaves := fmt.Sprintf("leaves %s without a node to announce them: ", inUse)
+func AdmitWithdrawal(a *v1.LBNodeAgent, stranded string) (warning, refusal string) {
+	leaves := fmt.Sprintf("leaves %s without a node to announce them: ", stranded)
 	if a.Annotations[v1.AnnotationAllowWithdrawal] == "true" {
 		return leaves + "their agents withdraw them", ""
 	}
@@ -163,12 +163,12 @@ func SelectionWarnings(a *v1.LBNodeAgent, all []v1.LBNodeAgent, nodes []corev1.N
 			continue
 		}
 		selectsAny = true
-		other := Assign(others, n.Labels)
+		other := LBNodeAgentFor(others, n.Labels)
 		if other == "" {
 			continue
 		}
 		byOther := lost
-		if Assign(withIt, n.Labels) == a.Name {
+		if LBNodeAgentFor(withIt, n.Labels) == a.Name {
 			byOther = taken
 		}
 		byOther[other] = append(byOther[other], n.Name)

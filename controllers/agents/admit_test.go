@@ -102,7 +102,7 @@ func TestWithdrawal(t *testing.T) {
 		{"a new one", nil, withSelector(rack), "spec.local.subnets"},
 	} {
 		got := ""
-		if path := agents.WithdrawalField(row.before, row.after); path != nil {
+		if path := agents.StrandingField(row.before, row.after); path != nil {
 			got = path.String()
 		}
 		if got != row.want {

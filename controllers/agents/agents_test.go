@@ -46,7 +46,7 @@ func TestAssign(t *testing.T) {
 		},
 		{"one that goes does not count", []v1.LBNodeAgent{going, named("b", nil)}, rack, "b"},
 	} {
-		if got := agents.Assign(row.all, row.node); got != row.want {
+		if got := agents.LBNodeAgentFor(row.all, row.node); got != row.want {
 			t.Errorf("%s: %q, not %q", row.name, got, row.want)
 		}
 	}
@@ -97,9 +97,9 @@ func TestDaemonSet(t *testing.T) {
 	}
 }
 
-// TestAgentGoesOnAsLongAsManagers compares agents with the Deployment of the manager: when a node shuts down, both are
+// TestAgentSleepsAsLongAsManagers compares agents with the Deployment of the manager: when a node shuts down, both are
 // told to end at once, and have to hand over its addresses together.
-func TestAgentGoesOnAsLongAsManagers(t *testing.T) {
+func TestAgentSleepsAsLongAsManagers(t *testing.T) {
 	text, err := os.ReadFile("../../config/manager/manager.yaml")
 	if err != nil {
 		t.Fatal(err)

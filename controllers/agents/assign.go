@@ -8,15 +8,15 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// Assign returns the name of the LBNodeAgent whose agent is to run on a node
+// LBNodeAgentFor returns the name of the LBNodeAgent whose agent is to run on a node
 // with the given labels, or "" for none. Of several that select the node, one
 // with a selector beats one without, then the first by name wins.
 // LBNodeAgents that are being deleted do not count.
-func Assign(all []v1.LBNodeAgent, node map[string]string) string {
+func LBNodeAgentFor(all []v1.LBNodeAgent, nodeLabels map[string]string) string {
 	var best *v1.LBNodeAgent
 	for i := range all {
 		a := &all[i]
-		if !a.DeletionTimestamp.IsZero() || !labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(node)) {
+		if !a.DeletionTimestamp.IsZero() || !labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(nodeLabels)) {
 			continue
 		}
 		if best == nil || comesBefore(a, best) {
@@ -40,9 +40,10 @@ func comesBefore(a, b *v1.LBNodeAgent) bool {
 // IsLeaving reports whether a node, by its labels, runs the agent of another LBNodeAgent
 // than it is to run. A label that names no LBNodeAgent is a user's mistake, and not waited
 // for: no agent is there to withdraw anything.
-func IsLeaving(all []v1.LBNodeAgent, node map[string]string) bool {
-	label := node[v1.LabelAgent]
-	return label != Assign(all, node) && slices.ContainsFunc(all, func(a v1.LBNodeAgent) bool { return a.Name == label })
+func IsLeaving(all []v1.LBNodeAgent, nodeLabels map[string]string) bool {
+	label := nodeLabels[v1.LabelAgent]
+	return label != LBNodeAgentFor(all, nodeLabels) &&
+		slices.ContainsFunc(all, func(a v1.LBNodeAgent) bool { return a.Name == label })
 }
 
 // LabelAction is what becomes of a node's label.
@@ -50,31 +51,31 @@ type LabelAction string
 
 // Values of LabelAction.
 const (
-	// Keep is that the label is as it should be.
-	Keep LabelAction = "Keep"
-	// Wait is that the label is to change, but the agent has yet to withdraw what it has.
-	Wait LabelAction = "Wait"
-	// Change is that the label changes now.
-	Change LabelAction = "Change"
-	// Abandon is that the label changes although the agent has not withdrawn what it has:
+	// KeepLabel is that the label is as it should be.
+	KeepLabel LabelAction = "Keep"
+	// AwaitWithdrawal is that the label is to change, but the agent has yet to withdraw what it has.
+	AwaitWithdrawal LabelAction = "Wait"
+	// ChangeLabel is that the label changes now.
+	ChangeLabel LabelAction = "Change"
+	// ChangeLabelOfLostAgent is that the label changes although the agent has not withdrawn what it has:
 	// the agent has been silent for too long.
-	Abandon LabelAction = "Abandon"
+	ChangeLabelOfLostAgent LabelAction = "Abandon"
 )
 
 // LabelActionOf decides about the label of a node, whose Announcements are given. isSilent
 // is that the node's agent has not renewed its Lease for long.
 func LabelActionOf(
-	all []v1.LBNodeAgent, node map[string]string, announcements []v1.Announcement, isSilent bool,
+	all []v1.LBNodeAgent, nodeLabels map[string]string, announcements []v1.Announcement, isSilent bool,
 ) LabelAction {
 	switch {
-	case node[v1.LabelAgent] == Assign(all, node):
-		return Keep
-	case !IsLeaving(all, node) || hasWithdrawnAll(announcements):
-		return Change
+	case nodeLabels[v1.LabelAgent] == LBNodeAgentFor(all, nodeLabels):
+		return KeepLabel
+	case !IsLeaving(all, nodeLabels) || hasWithdrawnAll(announcements):
+		return ChangeLabel
 	case isSilent:
-		return Abandon
+		return ChangeLabelOfLostAgent
 	}
-	return Wait
+	return AwaitWithdrawal
 }
 
 // hasWithdrawnAll reports whether a node's agent reports that it has withdrawn all that it

@@ -12,10 +12,10 @@ import (
 // component is that of agents.
 const component = "agent"
 
-// goesOn is for how many seconds an agent goes on when its pod is ended. A kubelet that shuts down says so and ends
-// agents in the same instant, if its node has no ordinary pods: without this nobody would be there to hand over the
-// node's addresses. Managers go on for as long (config/manager), so that the one that leads writes it.
-const goesOn = 4
+// preStopSleepSeconds is for how many seconds an agent goes on when its pod is ended. A kubelet that shuts down says so
+// and ends agents in the same instant, if its node has no ordinary pods: without this nobody would be there to hand
+// over the node's addresses. Managers go on for as long (config/manager), so that the one that leads writes it.
+const preStopSleepSeconds = 4
 
 // DaemonSetName is the name of the DaemonSet of an LBNodeAgent's agents.
 func DaemonSetName(lbNodeAgent string) string { return NameOf(component, lbNodeAgent) }
@@ -42,11 +42,11 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults, serviceAccountUID types.UID
 			"--checkpoint=" + HostDir + "/agent.json",
 		},
 		MetricsPort: 7472, HealthPort: 7473,
-		Capabilities: []corev1.Capability{"NET_ADMIN", "NET_RAW"},
-		Resources:    ptr.Deref(a.Spec.Resources, corev1.ResourceRequirements{}),
-		HostVolume:   "checkpoint",
-		ReadyPeriod:  5, ReadyFailures: 2,
-		GoesOn: goesOn,
+		Capabilities:           []corev1.Capability{"NET_ADMIN", "NET_RAW"},
+		Resources:              ptr.Deref(a.Spec.Resources, corev1.ResourceRequirements{}),
+		HostVolume:             "checkpoint",
+		ReadinessPeriodSeconds: 5, ReadinessFailureThreshold: 2,
+		PreStopSleepSeconds: preStopSleepSeconds,
 	}
 	if serviceAccountUID != "" {
 		agent.Annotations = map[string]string{v1.AnnotationServiceAccountUID: string(serviceAccountUID)}

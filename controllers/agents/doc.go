@@ -1,7 +1,7 @@
 // Package agents decides which LBNodeAgent's agent runs on a node, and renders the
 // DaemonSet that runs it. It is pure.
 //
-//   - Assign picks, of the LBNodeAgents that select a node, the one that applies.
+//   - LBNodeAgentFor picks, of the LBNodeAgents that select a node, the one that applies.
 //   - LabelActionOf decides when the node's label follows: the DaemonSet controller ends
 //     the old agent as soon as the label changes, so the agent withdraws first.
 //   - DaemonSet renders the DaemonSet of an LBNodeAgent, which selects on that label.

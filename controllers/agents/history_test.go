@@ -150,16 +150,16 @@ func (c *cluster) label(name string) {
 	if n.announcement != nil {
 		announcements = append(announcements, *n.announcement)
 	}
-	before, to := n.labels[v1.LabelAgent], agents.Assign(c.agents, n.labels)
+	before, to := n.labels[v1.LabelAgent], agents.LBNodeAgentFor(c.agents, n.labels)
 	move := agents.LabelActionOf(c.agents, n.labels, announcements, n.dead)
 	switch move {
-	case agents.Keep, agents.Wait:
+	case agents.KeepLabel, agents.AwaitWithdrawal:
 		return
-	case agents.Change:
+	case agents.ChangeLabel:
 		if n.kernel > 0 && !n.dead && c.index(before) >= 0 {
 			c.fail("%s changes from %q to %q with addresses that it has", name, before, to)
 		}
-	case agents.Abandon:
+	case agents.ChangeLabelOfLostAgent:
 		if !n.dead {
 			c.fail("%s is abandoned, which is alive", name)
 		}
@@ -228,7 +228,7 @@ func TestHistories(t *testing.T) {
 			}
 		}
 		for name, n := range c.nodes {
-			if got, want := n.labels[v1.LabelAgent], agents.Assign(c.agents, n.labels); got != want {
+			if got, want := n.labels[v1.LabelAgent], agents.LBNodeAgentFor(c.agents, n.labels); got != want {
 				c.fail("%s has %q, the rule names %q", name, got, want)
 			}
 		}

@@ -30,38 +30,39 @@ func TestLabelActionOf(t *testing.T) {
 		silent bool
 		want   agents.LabelAction
 	}{
-		{"the agent that it is to run", map[string]string{v1.LabelAgent: "b"}, nil, false, agents.Keep},
-		{"no label yet", nil, nil, false, agents.Change},
-		{"a label of no LBNodeAgent", map[string]string{v1.LabelAgent: "c"}, nil, false, agents.Change},
-		{"no Announcement, so no report", node, nil, false, agents.Wait},
-		{"all withdrawn", node, []v1.Announcement{withdrawn, withdrawn}, false, agents.Change},
+		{"the agent that it is to run", map[string]string{v1.LabelAgent: "b"}, nil, false, agents.KeepLabel},
+		{"no label yet", nil, nil, false, agents.ChangeLabel},
+		{"a label of no LBNodeAgent", map[string]string{v1.LabelAgent: "c"}, nil, false, agents.ChangeLabel},
+		{"no Announcement, so no report", node, nil, false, agents.AwaitWithdrawal},
+		{"all withdrawn", node, []v1.Announcement{withdrawn, withdrawn}, false, agents.ChangeLabel},
 		{
 			"not told to leave", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.AgentLeaving = false })},
-			false, agents.Wait,
+			false, agents.AwaitWithdrawal,
 		},
 		{
 			"to announce the shared entries", node,
 			[]v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.IncludeCommonAnnouncements = true })}, false,
-			agents.Wait,
+			agents.AwaitWithdrawal,
 		},
 		{"to announce an address", node, []v1.Announcement{announcement(func(a *v1.Announcement) {
 			a.Spec.Addresses = []v1.AnnouncedAddress{{Address: "10.0.0.1"}}
-		})}, false, agents.Wait},
+		})}, false, agents.AwaitWithdrawal},
 		{"a second Announcement with an address", node, []v1.Announcement{withdrawn, announcement(func(a *v1.Announcement) {
 			a.Spec.Addresses = []v1.AnnouncedAddress{{Address: "10.0.0.1"}}
-		})}, false, agents.Wait},
+		})}, false, agents.AwaitWithdrawal},
 		{"an address reported", node, []v1.Announcement{announcement(func(a *v1.Announcement) {
 			a.Status.Addresses = []v1.AddressStatus{{Address: "10.0.0.1"}}
-		})}, false, agents.Wait},
+		})}, false, agents.AwaitWithdrawal},
 		{"the shared entries reported", node, []v1.Announcement{announcement(func(a *v1.Announcement) {
 			a.Status.CommonAnnouncementsRevision = ptr.To[int64](0)
-		})}, false, agents.Wait},
+		})}, false, agents.AwaitWithdrawal},
 		{
 			"a report of an earlier generation", node,
-			[]v1.Announcement{announcement(func(a *v1.Announcement) { a.Status.ObservedGeneration = 1 })}, false, agents.Wait,
+			[]v1.Announcement{announcement(func(a *v1.Announcement) { a.Status.ObservedGeneration = 1 })}, false,
+			agents.AwaitWithdrawal,
 		},
-		{"silent", node, nil, true, agents.Abandon},
-		{"silent, and all withdrawn before", node, []v1.Announcement{withdrawn}, true, agents.Change},
+		{"silent", node, nil, true, agents.ChangeLabelOfLostAgent},
+		{"silent, and all withdrawn before", node, []v1.Announcement{withdrawn}, true, agents.ChangeLabel},
 	} {
 		if got := agents.LabelActionOf(all, row.node, row.has, row.silent); got != row.want {
 			t.Errorf("%s: %s, want %s", row.name, got, row.want)

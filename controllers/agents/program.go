@@ -47,12 +47,12 @@ type Program struct {
 	HostVolume string
 	Volumes    []corev1.Volume
 	Mounts     []corev1.VolumeMount
-	// ReadyPeriod is the period of the readiness probe in seconds, and ReadyFailures how many
-	// failures in a row count.
-	ReadyPeriod, ReadyFailures int32
-	// GoesOn is for how many seconds the program goes on before it is told to end; 0 if it is told at once.
-	GoesOn      int64
-	Annotations map[string]string
+	// ReadinessPeriodSeconds is the period of the readiness probe, and ReadinessFailureThreshold how many failures in a
+	// row count.
+	ReadinessPeriodSeconds, ReadinessFailureThreshold int32
+	// PreStopSleepSeconds is for how many seconds the program goes on before it is told to end; 0 if it is told at once.
+	PreStopSleepSeconds int64
+	Annotations         map[string]string
 }
 
 // NameOf is the name of the DaemonSet of an LBNodeAgent's program.
@@ -123,9 +123,9 @@ func (p *Program) DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.Daemon
 
 func (p *Program) container(a *v1.LBNodeAgent, defaults Defaults) corev1.Container {
 	var lifecycle *corev1.Lifecycle
-	if p.GoesOn > 0 {
+	if p.PreStopSleepSeconds > 0 {
 		lifecycle = &corev1.Lifecycle{
-			PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: p.GoesOn}},
+			PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: p.PreStopSleepSeconds}},
 		}
 	}
 	return corev1.Container{
@@ -153,18 +153,18 @@ func (p *Program) container(a *v1.LBNodeAgent, defaults Defaults) corev1.Contain
 			RunAsNonRoot:             ptr.To(false),
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: p.Capabilities},
 		},
-		LivenessProbe:  probe("/healthz", 10, 3),
-		ReadinessProbe: probe("/readyz", p.ReadyPeriod, p.ReadyFailures),
+		LivenessProbe:  loopbackProbe("/healthz", 10, 3),
+		ReadinessProbe: loopbackProbe("/readyz", p.ReadinessPeriodSeconds, p.ReadinessFailureThreshold),
 	}
 }
 
-// probe asks where the kubelet alone can: the program listens on the node's loopback address.
-func probe(path string, period, failures int32) *corev1.Probe {
+// loopbackProbe asks where the kubelet alone can: the program listens on the node's loopback address.
+func loopbackProbe(path string, periodSeconds, failureThreshold int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
 			Path: path, Host: loopback, Port: intstr.FromString("health")}},
-		PeriodSeconds:    period,
+		PeriodSeconds:    periodSeconds,
 		TimeoutSeconds:   5,
-		FailureThreshold: failures,
+		FailureThreshold: failureThreshold,
 	}
 }

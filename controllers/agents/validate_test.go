@@ -15,10 +15,10 @@ import (
 
 func TestOutOfScope(t *testing.T) {
 	a := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: "a"}}
-	if err := agents.OutOfScope(a, "purelb-system"); err != nil {
+	if err := agents.OutOfScopeError(a, "purelb-system"); err != nil {
 		t.Error(err)
 	}
-	if err := agents.OutOfScope(a, "other"); err == nil || err.Field != "metadata.namespace" ||
+	if err := agents.OutOfScopeError(a, "other"); err == nil || err.Field != "metadata.namespace" ||
 		!strings.Contains(err.Detail, "namespace other") {
 		t.Errorf("in another namespace: %v", err)
 	}

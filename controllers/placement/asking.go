@@ -69,7 +69,7 @@ type subnetOfLink struct {
 
 // chooseAskers chooses the askers of an address, sorted by name. ranked keeps the order in which
 // nodes are chosen for the subnets of each holder.
-func (p *placer) chooseAskers(addr netip.Addr, e *assignment, ranked map[subnetOfLink][]*Node) []*Node {
+func (p *placer) chooseAskers(addr netip.Addr, e *judgedEntry, ranked map[subnetOfLink][]*Node) []*Node {
 	link := holderLink{e.Node, string(e.Spec.Interface)}
 	on := e.node.interfaceNamed(link.iface)
 	if on == nil {

@@ -38,7 +38,7 @@ var successorClaimChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], 
 // keepVirtualChecks are what a node must pass to keep a Virtual address, and takeVirtualChecks to be
 // given one. A node whose routes are being withdrawn keeps what it has, and gets nothing new.
 var (
-	keepVirtualChecks = []check{noAgent, leavingAgent, excludedUnlessWithdrawing}
+	keepVirtualChecks = []check{noAgent, leavingAgent, excludedUnlessRouted}
 	takeVirtualChecks = []check{noAgent, leavingAgent, excluded, cordoned, noEndpoint}
 )
 
@@ -80,10 +80,10 @@ func excluded(n *Node, _ *Address) string {
 	return ""
 }
 
-// excludedUnlessWithdrawing lets an excluded node keep its Virtual addresses until routers send no
+// excludedUnlessRouted lets an excluded node keep its Virtual addresses until routers send no
 // traffic for them any more.
-func excludedUnlessWithdrawing(n *Node, a *Address) string {
-	if n.IsWithdrawingRoutes {
+func excludedUnlessRouted(n *Node, a *Address) string {
+	if n.MayHaveRoutes {
 		return ""
 	}
 	return excluded(n, a)
@@ -142,12 +142,12 @@ func offSubnet(n *Node, a *Address) string {
 	return ""
 }
 
-// checkConfirmed returns the check that a node's report of an interface in the subnet of an
+// unconfirmedReport returns the check that a node's report of an interface in the subnet of an
 // address can be true. What an agent reports attracts addresses, so it is held against what
 // the agent cannot write: the subnets of its LBNodeAgent or, where that names none, the
 // addresses of the Node objects. Those contradict a report if the pool's subnet is a network
 // of nodes, and this Node has addresses of that family elsewhere only.
-func (p *placer) checkConfirmed(subnet netip.Prefix) check {
+func (p *placer) unconfirmedReport(subnet netip.Prefix) check {
 	isNodeNetwork := p.isNodeNetwork(subnet)
 	return func(n *Node, a *Address) string {
 		if len(n.AllowedSubnets) > 0 {

@@ -127,7 +127,7 @@ func (c *Clocks) fillLingering(inputs *Inputs, now time.Time) {
 	for addr, reports := range inputs.LingeringReports {
 		for i := range reports {
 			key := entryKey{reports[i].Node, addr}
-			since := noteSince(c.lingeringSince, key, now)
+			since := sinceOrNow(c.lingeringSince, key, now)
 			lingeringSince[key] = since
 			reports[i].Age = now.Sub(since)
 		}
@@ -141,7 +141,7 @@ func (c *Clocks) fillClaims(inputs *Inputs, now time.Time) {
 	for i := range inputs.SuccessorClaims {
 		claim := &inputs.SuccessorClaims[i]
 		key := epochKey{entryKey{claim.Node, claim.Addr}, claim.Epoch}
-		claimSince[key] = noteSince(c.claimSince, key, now)
+		claimSince[key] = sinceOrNow(c.claimSince, key, now)
 		claim.Age = now.Sub(claimSince[key])
 		waits[claim.Holder] = c.successorWaits[claim.Holder].next(now)
 	}
@@ -165,17 +165,17 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 			continue // another node may come by its name
 		}
 		if n.IsNotReady {
-			notReadySince[n.Name] = noteSince(c.notReadySince, n.Name, now)
+			notReadySince[n.Name] = sinceOrNow(c.notReadySince, n.Name, now)
 			n.NotReadyFor = now.Sub(notReadySince[n.Name])
 			n.IsNotReadyForLong = n.IsNotReadyForLong || n.NotReadyFor >= NotReadyPatience
 		}
 		if n.LacksAnnouncement {
-			since := noteSince(c.withoutAnnouncementSince, n.Name, now)
+			since := sinceOrNow(c.withoutAnnouncementSince, n.Name, now)
 			withoutAnnouncementSince[n.Name] = since
 			n.AreFactsAwaited = n.AreFactsAwaited || n.LBNodeAgent != "" && !n.IsNotReady && now.Sub(since) < FactsPatience
 		}
 		if _, wasFresh := c.freshSince[n.Name]; wasFresh || n.Liveness == Fresh {
-			since := noteSince(c.freshSince, n.Name, now)
+			since := sinceOrNow(c.freshSince, n.Name, now)
 			freshSince[n.Name] = since
 			n.AreFactsOverdue = now.Sub(since) >= FactsPatience
 		}
@@ -183,7 +183,7 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 	c.freshSince, c.withoutAnnouncementSince, c.notReadySince = freshSince, withoutAnnouncementSince, notReadySince
 }
 
-func noteSince[K comparable](times map[K]time.Time, key K, now time.Time) time.Time {
+func sinceOrNow[K comparable](times map[K]time.Time, key K, now time.Time) time.Time {
 	if since, known := times[key]; known {
 		return since
 	}

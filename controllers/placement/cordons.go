@@ -25,14 +25,14 @@ func (p *placer) noteCordons() {
 	p.ignoresCordonsForShared = p.hasCordons && !p.isAnyUncordoned(nil, cordonChecks)
 }
 
-// heedCordons decides whether cordons count for an address.
-func (p *placer) heedCordons(a *Address, announceType v1.AnnounceType) {
+// setIgnoresCordons decides whether cordons count for an address.
+func (p *placer) setIgnoresCordons(a *Address, announceType v1.AnnounceType) {
 	if !p.hasCordons {
 		return
 	}
 	checks := cordonChecks[:len(cordonChecks):len(cordonChecks)]
 	if announceType == v1.AnnounceLocal {
-		checks = append(checks, offSubnet, p.checkConfirmed(a.Subnet), noEndpointForLocalAddress)
+		checks = append(checks, offSubnet, p.unconfirmedReport(a.Subnet), noEndpointForLocalAddress)
 	} else {
 		checks = append(checks, noEndpoint)
 	}

@@ -23,7 +23,7 @@ func TestRollingReboot(t *testing.T) {
 	}
 	settle := func() map[netip.Addr]string {
 		t.Helper()
-		result, isSettled := placement.Settle(in)
+		result, isSettled := placement.Predict(in)
 		if !isSettled || len(result.Unplaced) > 0 {
 			t.Fatalf("settled: %t, unplaced: %v", isSettled, result.Unplaced)
 		}
@@ -31,7 +31,7 @@ func TestRollingReboot(t *testing.T) {
 		for _, a := range in.Addresses {
 			holders[a.Addr] = strings.Join(result.NodesOf(&in, a.Addr), " ")
 		}
-		in.Entries, _ = placement.Realise(in, &result)
+		in.Entries, _ = placement.AssumeRealised(in, &result)
 		return holders
 	}
 	before := settle()

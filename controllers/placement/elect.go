@@ -83,7 +83,7 @@ func (p *placer) explainPassedOver(a *Address, m Move) string {
 // checksToTake are takeChecks, that what the node reports can be true, and that it has not
 // failed to take the address.
 func (p *placer) checksToTake(a *Address) []check {
-	return append(takeChecks[:len(takeChecks):len(takeChecks)], p.checkConfirmed(a.Subnet),
+	return append(takeChecks[:len(takeChecks):len(takeChecks)], p.unconfirmedReport(a.Subnet),
 		func(n *Node, _ *Address) string {
 			for _, e := range p.entriesByAddress[a.Addr] {
 				switch {

@@ -10,7 +10,7 @@ import (
 
 // holderOf is the entry of the holder of a Local address: of the entries that are reported
 // Announced the one with the highest epoch. It is nil if there is none.
-func (p *placer) holderOf(a *Address) *assignment {
+func (p *placer) holderOf(a *Address) *judgedEntry {
 	for _, e := range p.entriesByAddress[a.Addr] {
 		if e.ReportedState == v1.StateAnnounced && e.node != nil {
 			return e
@@ -21,7 +21,7 @@ func (p *placer) holderOf(a *Address) *assignment {
 
 // electedOf is the entry with the highest epoch, if it is not realised but may be yet;
 // else nil.
-func (p *placer) electedOf(a *Address) *assignment {
+func (p *placer) electedOf(a *Address) *judgedEntry {
 	entries := p.entriesByAddress[a.Addr]
 	if len(entries) == 0 {
 		return nil
@@ -37,7 +37,7 @@ func (p *placer) electedOf(a *Address) *assignment {
 // mayActOnLostEntry reports whether the agent of an elected node that did not report in time may
 // still act on its entry: it has not had the time to observe that the entry is revoked.
 func (p *placer) mayActOnLostEntry(a *Address) bool {
-	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
+	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *judgedEntry) bool {
 		isLost := e.step == stepGiven && e.isOverdue || e.step == stepRevoked && !e.isOverdue
 		return isLost && e.node != nil && e.node.Liveness != Expired
 	})
@@ -45,7 +45,7 @@ func (p *placer) mayActOnLostEntry(a *Address) bool {
 
 // hasObservedHandover reports whether the agent of a holder has observed that the holder's
 // entry is handed over.
-func (as *assignment) hasObservedHandover() bool { return as.step == stepHandingOver && as.IsObserved }
+func (e *judgedEntry) hasObservedHandover() bool { return e.step == stepHandingOver && e.IsObserved }
 
 // mayTakeOver decides whether the elected node may have the address although the holder
 // answers for it. The elected node may as soon as the holder's agent has observed that the
@@ -65,7 +65,7 @@ func (p *placer) mayTakeOver(a *Address, s situation) bool {
 
 // isTakeoverUnderWay reports whether a node may take the address over once its agent acts.
 func (p *placer) isTakeoverUnderWay(a *Address) bool {
-	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
+	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *judgedEntry) bool {
 		return e.Spec.ClaimPolicy == v1.ClaimTakeover && !e.Spec.HandingOver && e.ReportedState != v1.StateAnnounced
 	})
 }
@@ -74,7 +74,7 @@ func (p *placer) isTakeoverUnderWay(a *Address) bool {
 // reports, but some node answers for: a node in whose place the elected node was elected may
 // have taken the address, and is NotReady for long, or has had the time to react.
 func (p *placer) mayBeHeldByRevokedNode(a *Address) bool {
-	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
+	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *judgedEntry) bool {
 		switch {
 		case e.node == nil || e.step != stepRevoked:
 			return false

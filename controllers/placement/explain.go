@@ -58,7 +58,7 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 	}
 	var verdict AddressVerdict
 	verdict.Type, verdict.WaitsFor = p.typeOf(a)
-	p.heedCordons(a, verdict.Type)
+	p.setIgnoresCordons(a, verdict.Type)
 	checks := takeVirtualChecks
 	switch verdict.Type {
 	case "":

@@ -103,9 +103,9 @@ type Node struct {
 	// AddressToHandOver is the Local address that an annotation asks the node to hand over; zero for
 	// none.
 	AddressToHandOver netip.Addr
-	// IsWithdrawingRoutes is that the node's speaker is withdrawing the routes to its Virtual
-	// addresses: until that is done, traffic still comes for them.
-	IsWithdrawingRoutes bool
+	// MayHaveRoutes is that the node's speaker may have routes to its Virtual addresses out: as long as that is so,
+	// traffic comes for them. It is not so once the speaker has withdrawn them, or has had the time to.
+	MayHaveRoutes bool
 	// IsOutOfService by the taint of that name.
 	IsOutOfService bool
 	// IsShuttingDown as the kubelet reports it.
@@ -148,7 +148,7 @@ type Node struct {
 	// Addresses are those of the Node object, which the agent cannot write.
 	Addresses []netip.Addr
 	// AllowedSubnets are those that the node's LBNodeAgent names, in which its nodes may
-	// have Local addresses; without any, see placer.checkConfirmed.
+	// have Local addresses; without any, see placer.unconfirmedReport.
 	AllowedSubnets []netip.Prefix
 	// MACs are the Ethernet addresses of the interfaces that the agent reports: at most 64, and none of pods.
 	MACs []string

@@ -5,7 +5,7 @@ import (
 )
 
 // keepHolder keeps a Local address where it is.
-func (p *placer) keepHolder(a *Address, holder *assignment) {
+func (p *placer) keepHolder(a *Address, holder *judgedEntry) {
 	spec := holder.Spec
 	spec.HandingOver = false
 	p.keepEntry(holder.node, a, spec)
@@ -14,7 +14,7 @@ func (p *placer) keepHolder(a *Address, holder *assignment) {
 
 // keepElected keeps the entry of the elected node of a Local address that no node holds. The elected node takes
 // the address over if a node whose entry was revoked answers for it.
-func (p *placer) keepElected(a *Address, elected *assignment) {
+func (p *placer) keepElected(a *Address, elected *judgedEntry) {
 	spec := elected.Spec
 	if elected.ReportedState == v1.StateWaiting && p.mayBeHeldByRevokedNode(a) {
 		spec.ClaimPolicy = v1.ClaimTakeover
@@ -54,7 +54,7 @@ func (p *placer) moveLocal(a *Address, s situation) {
 }
 
 // keepWithoutCandidate keeps an address that the holder is to lose, but no node can take.
-func (p *placer) keepWithoutCandidate(a *Address, holder *assignment) {
+func (p *placer) keepWithoutCandidate(a *Address, holder *judgedEntry) {
 	p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a, p.checksToTake(a))
 	hasFailedEntries := p.keepFailedEntries(a, nil, nil)
 	if holder.node.IsLeaving {
@@ -93,7 +93,7 @@ func (p *placer) noteMove(a *Address, m Move) {
 
 // noteFailover notes that an address has failed over to its holder, if the entry of the last
 // holder still stands.
-func (p *placer) noteFailover(a *Address, holder *assignment) {
+func (p *placer) noteFailover(a *Address, holder *judgedEntry) {
 	for _, e := range p.entriesByAddress[a.Addr] {
 		isLast := e != holder && e.ReportedState == v1.StateAnnounced && e.node != nil && e.node.Liveness == Expired
 		if isLast && v1.ReservedEpochOf(e.Spec.Successors, holder.Node) != holder.Spec.Epoch {
@@ -107,7 +107,7 @@ func (p *placer) noteFailover(a *Address, holder *assignment) {
 }
 
 // explainFailover says in words how a node could get the address of one whose agent is silent.
-func explainFailover(holder *assignment) string {
+func explainFailover(holder *judgedEntry) string {
 	if holder.Spec.ClaimPolicy == v1.ClaimTakeover {
 		return "it was taken over, although its node still answered for it"
 	}

@@ -39,7 +39,7 @@ func CountWithoutOtherNode(inputs Inputs, result *Result) map[string]int {
 
 // hasOtherNode reports whether a node other than the holder of a Local address could take it.
 func (p *placer) hasOtherNode(a *Address, holder *Node) bool {
-	checks := append(cordonChecks[:len(cordonChecks):len(cordonChecks)], offSubnet, p.checkConfirmed(a.Subnet))
+	checks := append(cordonChecks[:len(cordonChecks):len(cordonChecks)], offSubnet, p.unconfirmedReport(a.Subnet))
 	for n := range p.nodesInSubnetOf(a.Addr) {
 		if n != holder && reasonAgainst(n, a, checks) == "" {
 			return true

@@ -60,11 +60,11 @@ type situation struct {
 	waitsFor Explanation
 	// holder announces the address, and elected was given the address and may announce it
 	// yet. Both may be nil.
-	holder, elected *assignment
+	holder, elected *judgedEntry
 	// claim is a successor's, and reservedBy the entry that reserves its epoch, of the holder or
 	// the last holder: of the phases Contested and TakenOver.
 	claim      *SuccessorClaim
-	reservedBy *assignment
+	reservedBy *judgedEntry
 	// cause of TakenOver.
 	cause MoveCause
 }
@@ -73,7 +73,7 @@ type situation struct {
 func (p *placer) phaseOf(a *Address) situation {
 	s := situation{holder: p.holderOf(a), elected: p.electedOf(a)}
 	lingering := p.lingeringNodes(a)
-	if p.phaseByClaim(a, &s) {
+	if p.setPhaseByClaim(a, &s) {
 		return s
 	}
 	switch {

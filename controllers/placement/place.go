@@ -118,7 +118,7 @@ func Place(inputs Inputs) Result {
 	locals := make([]local, 0, len(addresses))
 	for _, a := range ordered {
 		announceType, why := p.typeOf(a)
-		p.heedCordons(a, announceType)
+		p.setIgnoresCordons(a, announceType)
 		switch announceType {
 		case v1.AnnounceVirtual:
 			p.placeVirtual(a)

@@ -57,7 +57,7 @@ func nodes(t *testing.T, s string) []placement.Node {
 			case "cordoned":
 				n.HandsOverAsCordoned = true
 			case "withdrawing":
-				n.IsWithdrawingRoutes = true
+				n.MayHaveRoutes = true
 			case "shares":
 				n.AnnouncesShared = true
 			case "out":

@@ -21,7 +21,7 @@ type placer struct {
 	inputs           Inputs
 	nodes            []*Node // those that have a Node object, sorted by name
 	nodeByName       map[string]*Node
-	entriesByAddress map[netip.Addr][]*assignment // highest epoch first
+	entriesByAddress map[netip.Addr][]*judgedEntry // highest epoch first
 	sharedByAddress  map[netip.Addr][]*SharedEntry
 	// claimsByAddress are the claims of successors, highest epoch first.
 	claimsByAddress map[netip.Addr][]*SuccessorClaim
@@ -138,11 +138,11 @@ func (p *placer) noteDeadlinesOf(n *Node) {
 
 // indexEntries notes the entries by address.
 func (p *placer) indexEntries() {
-	assignments, pointers := make([]assignment, len(p.inputs.Entries)), make([]*assignment, len(p.inputs.Entries))
-	p.entriesByAddress = make(map[netip.Addr][]*assignment, len(p.inputs.Entries))
+	assignments, pointers := make([]judgedEntry, len(p.inputs.Entries)), make([]*judgedEntry, len(p.inputs.Entries))
+	p.entriesByAddress = make(map[netip.Addr][]*judgedEntry, len(p.inputs.Entries))
 	for i := range p.inputs.Entries {
 		e := &p.inputs.Entries[i]
-		assignments[i], pointers[i] = p.assignmentOf(e), &assignments[i]
+		assignments[i], pointers[i] = p.judgeEntry(e), &assignments[i]
 		if others := p.entriesByAddress[e.Addr]; len(others) > 0 {
 			p.entriesByAddress[e.Addr] = append(others, pointers[i])
 		} else { // as a rule there is one
@@ -154,7 +154,7 @@ func (p *placer) indexEntries() {
 		p.sharedByAddress[e.Addr] = append(p.sharedByAddress[e.Addr], e)
 	}
 	for _, entries := range p.entriesByAddress {
-		slices.SortFunc(entries, func(a, b *assignment) int {
+		slices.SortFunc(entries, func(a, b *judgedEntry) int {
 			return cmp.Or(cmp.Compare(b.Spec.Epoch, a.Spec.Epoch), cmp.Compare(a.Node, b.Node))
 		})
 	}
@@ -202,7 +202,7 @@ func (p *placer) addEntry(n *Node, a *Address, e v1.AnnouncedAddress) {
 	if !p.inputs.NamesSuccessors || n.IsFailoverDisabled {
 		e.Successors = nil
 	}
-	e.Successors = p.withoutUnfit(e.Successors, a)
+	e.Successors = p.withoutUnfitSuccessors(e.Successors, a)
 	if !p.hasSuccessorClaim[a.Addr] {
 		e.ContestedBy = nil
 	}

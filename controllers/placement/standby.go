@@ -70,7 +70,7 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 	addresses := map[standbyKey][]v1.StandbyAddress{}
 	for i := range inputs.Addresses {
 		a := &inputs.Addresses[i]
-		e := p.entryWithReservations(a)
+		e := p.holderOrReservingEntry(a)
 		if e == nil {
 			continue
 		}

@@ -29,8 +29,8 @@ const (
 	stepDropped
 )
 
-// assignment is an entry of a node, and how far the node's agent has come with it.
-type assignment struct {
+// judgedEntry is an entry of a node, and how far the node's agent has come with it.
+type judgedEntry struct {
 	*Entry
 	node *Node // nil if nothing is known of the node
 	step entryStep
@@ -38,24 +38,24 @@ type assignment struct {
 	isOverdue bool
 }
 
-// assignmentOf judges an entry.
-func (p *placer) assignmentOf(e *Entry) assignment {
-	as := assignment{Entry: e, node: p.nodeByName[e.Node], step: stepOf(e)}
+// judgeEntry judges an entry.
+func (p *placer) judgeEntry(e *Entry) judgedEntry {
+	judged := judgedEntry{Entry: e, node: p.nodeByName[e.Node], step: stepOf(e)}
 	if e.Spec.Type == v1.AnnounceVirtual {
-		as.isOverdue = (as.step != stepAnnounced || !e.IsObserved) && p.hasLasted(e.UnchangedFor, ReactionTime)
-		return as
+		judged.isOverdue = (judged.step != stepAnnounced || !e.IsObserved) && p.hasLasted(e.UnchangedFor, ReactionTime)
+		return judged
 	}
-	switch as.step {
+	switch judged.step {
 	case stepGiven:
 		patience := ReactionTime
-		if as.node != nil {
-			patience += as.node.ProbeTime
+		if judged.node != nil {
+			patience += judged.node.ProbeTime
 		}
-		as.isOverdue = p.hasLasted(e.UnchangedFor, patience)
+		judged.isOverdue = p.hasLasted(e.UnchangedFor, patience)
 	case stepHandingOver, stepRevoked:
-		as.isOverdue = p.hasLasted(e.UnchangedFor, ReactionTime)
+		judged.isOverdue = p.hasLasted(e.UnchangedFor, ReactionTime)
 	}
-	return as
+	return judged
 }
 
 func stepOf(e *Entry) entryStep {
@@ -78,8 +78,8 @@ func stepOf(e *Entry) entryStep {
 
 // isBarred reports whether the node of an entry is not to be elected again: it has failed
 // to take the address, or its agent does not act.
-func (as *assignment) isBarred() bool {
-	return as.step == stepFailed || as.step == stepRevoked || as.step == stepGiven && as.isOverdue
+func (e *judgedEntry) isBarred() bool {
+	return e.step == stepFailed || e.step == stepRevoked || e.step == stepGiven && e.isOverdue
 }
 
 // hasLasted reports whether something has lasted for as long as a limit. Where it has not, the

@@ -41,8 +41,8 @@ func (p *placer) canAnnounce(candidates []*Node, a *Address, announceType v1.Ann
 	if announceType == v1.AnnounceVirtual {
 		return len(candidates) > 0
 	}
-	isConfirmed := p.checkConfirmed(a.Subnet)
+	unconfirmed := p.unconfirmedReport(a.Subnet)
 	return slices.ContainsFunc(candidates, func(n *Node) bool {
-		return (!n.HasReportedFacts || n.interfaceFor(a.Addr) != nil) && isConfirmed(n, a) == ""
+		return (!n.HasReportedFacts || n.interfaceFor(a.Addr) != nil) && unconfirmed(n, a) == ""
 	})
 }

@@ -73,12 +73,12 @@ func (inputs *Inputs) AddClaims(claims []SuccessorClaim) {
 // if there is none, or if the manager has the address taken over from its holder by another
 // node. The entry of a node that held the address, and has yielded or lost it, reserves epochs
 // until another node holds the address.
-func (p *placer) successorClaimOf(a *Address, elected *assignment) (*SuccessorClaim, *assignment) {
+func (p *placer) successorClaimOf(a *Address, elected *judgedEntry) (*SuccessorClaim, *judgedEntry) {
 	claims := p.claimsByAddress[a.Addr]
 	if len(claims) == 0 {
 		return nil, nil
 	}
-	namedBy := p.entryWithReservations(a)
+	namedBy := p.holderOrReservingEntry(a)
 	if namedBy == nil || elected != nil && elected != namedBy && elected.Spec.ClaimPolicy == v1.ClaimTakeover {
 		return nil, nil
 	}
@@ -91,9 +91,9 @@ func (p *placer) successorClaimOf(a *Address, elected *assignment) (*SuccessorCl
 	return nil, nil
 }
 
-// entryWithReservations is the entry that may reserve epochs of an address for successors: the holder's,
+// holderOrReservingEntry is the entry that may reserve epochs of an address for successors: the holder's,
 // whether it reserves any or not, or, while no node reports the address Announced, one that does.
-func (p *placer) entryWithReservations(a *Address) *assignment {
+func (p *placer) holderOrReservingEntry(a *Address) *judgedEntry {
 	if e := p.holderOf(a); e != nil {
 		return e
 	}
@@ -105,12 +105,12 @@ func (p *placer) entryWithReservations(a *Address) *assignment {
 	return nil
 }
 
-// phaseByClaim finds the phase of an address that a successor of its holder has claimed, and
+// setPhaseByClaim finds the phase of an address that a successor of its holder has claimed, and
 // reports whether there is a claim that counts. No report takes an address from another node
 // that renews its Lease and says that it announces the address: such a holder contests the
 // claim. A holder that has had the time to renew, and did not, loses the address to the claimer,
 // as does one that reports that it does not have the address.
-func (p *placer) phaseByClaim(a *Address, s *situation) bool {
+func (p *placer) setPhaseByClaim(a *Address, s *situation) bool {
 	c, e := p.successorClaimOf(a, s.elected)
 	if c == nil {
 		return false

@@ -30,13 +30,13 @@ type heldAddress struct {
 	holder  *Node
 	// stored is the holder's entry as it stands, and entryIndex is where among the holder's Entries of the Result the
 	// one is that the holder is to have.
-	stored     *assignment
+	stored     *judgedEntry
 	entryIndex int
-	// named are the successors that the stored entry names and that remain, first rank
+	// namedSuccessors are the successors that the stored entry names and that remain, first rank
 	// first.
-	named []v1.Successor
-	// chosen are the nodes of the successors, by rank; empty where there is none.
-	chosen [v1.MaxSuccessorsPerAddress]string
+	namedSuccessors []v1.Successor
+	// chosenByRank are the nodes of the successors, by rank; empty where there is none.
+	chosenByRank [v1.MaxSuccessorsPerAddress]string
 	// checks are what a node must pass to be named.
 	checks []check
 }
@@ -47,7 +47,7 @@ type holderLink struct{ holder, iface string }
 
 // noteHeld notes that an address stays with its holder, which was given its entry last, so that successors can be
 // named.
-func (p *placer) noteHeld(a *Address, e *assignment) {
+func (p *placer) noteHeld(a *Address, e *judgedEntry) {
 	holder := e.node
 	if !p.inputs.NamesSuccessors || holder.IsFailoverDisabled {
 		return
@@ -71,11 +71,11 @@ func (p *placer) nameSuccessors() {
 	}) {
 		held := p.held[link]
 		for _, h := range held {
-			h.named = p.remainingSuccessors(h)
+			h.namedSuccessors = p.remainingSuccessors(h)
 		}
 		watchers := p.chooseWatchers(link, held)
 		for rank := range v1.MaxSuccessorsPerAddress {
-			chooseRank(rank, held, watchers)
+			chooseSuccessorsOfRank(rank, held, watchers)
 		}
 		for _, h := range held {
 			p.writeSuccessors(h)
@@ -86,16 +86,16 @@ func (p *placer) nameSuccessors() {
 // remainingSuccessors returns the named successors that remain: those that pass the checks
 // for holding the address.
 func (p *placer) remainingSuccessors(h *heldAddress) []v1.Successor {
-	return slices.DeleteFunc(p.withoutUnfit(h.stored.Spec.Successors, h.address), func(s v1.Successor) bool {
+	return slices.DeleteFunc(p.withoutUnfitSuccessors(h.stored.Spec.Successors, h.address), func(s v1.Successor) bool {
 		n := p.nodeByName[s.NodeName]
 		return n == h.holder || n.Liveness == Expired
 	})
 }
 
-// withoutUnfit returns the successors of an address but those that are not to have the address,
+// withoutUnfitSuccessors returns the successors of an address but those that are not to have the address,
 // whether their agents renew or not: who has claimed the address withdraws it when its epoch is
 // not reserved any more.
-func (p *placer) withoutUnfit(successors []v1.Successor, a *Address) []v1.Successor {
+func (p *placer) withoutUnfitSuccessors(successors []v1.Successor, a *Address) []v1.Successor {
 	return slices.DeleteFunc(slices.Clone(successors), func(s v1.Successor) bool {
 		n := p.nodeByName[s.NodeName]
 		return n == nil || n.IsFailoverDisabled || reasonAgainst(n, a, holdChecksWithoutLease) != ""
@@ -108,8 +108,8 @@ func (p *placer) withoutUnfit(successors []v1.Successor, a *Address) []v1.Succes
 func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string]*Node {
 	watchers, mentions, isComplete := map[string]*Node{}, map[string]int{}, true
 	for _, h := range held {
-		isComplete = isComplete && len(h.named) == v1.MaxSuccessorsPerAddress
-		for _, s := range h.named {
+		isComplete = isComplete && len(h.namedSuccessors) == v1.MaxSuccessorsPerAddress
+		for _, s := range h.namedSuccessors {
 			mentions[s.NodeName]++
 		}
 	}
@@ -127,11 +127,11 @@ func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string
 		// Of each candidate: how many addresses it may take that have too few watchers.
 		gains := map[string]int{}
 		for _, h := range held {
-			if countTakers(h, watchers) >= v1.MaxSuccessorsPerAddress {
+			if countPossibleSuccessors(h, watchers) >= v1.MaxSuccessorsPerAddress {
 				continue
 			}
 			for _, n := range candidates {
-				if maySucceed(n, h) {
+				if mayBeSuccessor(n, h) {
 					gains[n.Name]++
 				}
 			}
@@ -156,7 +156,7 @@ func (p *placer) watchCandidates(held []*heldAddress) []*Node {
 	for _, h := range held {
 		for n := range p.nodesInSubnetOf(h.address.Addr) {
 			if !isCandidate[n] {
-				isCandidate[n] = maySucceed(n, h)
+				isCandidate[n] = mayBeSuccessor(n, h)
 			}
 		}
 	}
@@ -197,37 +197,37 @@ func (p *placer) nodesInSubnetOf(a netip.Addr) iter.Seq[*Node] {
 	}
 }
 
-// countTakers counts the watchers that are or may be successors for an address.
-func countTakers(h *heldAddress, watchers map[string]*Node) int {
+// countPossibleSuccessors counts the watchers that are or may be successors for an address.
+func countPossibleSuccessors(h *heldAddress, watchers map[string]*Node) int {
 	count := 0
 	for _, n := range watchers {
-		if v1.ReservedEpochOf(h.named, n.Name) != 0 || maySucceed(n, h) {
+		if v1.ReservedEpochOf(h.namedSuccessors, n.Name) != 0 || mayBeSuccessor(n, h) {
 			count++
 		}
 	}
 	return count
 }
 
-// maySucceed reports whether a node may be named as a successor for an address.
-func maySucceed(n *Node, h *heldAddress) bool {
+// mayBeSuccessor reports whether a node may be named as a successor for an address.
+func mayBeSuccessor(n *Node, h *heldAddress) bool {
 	return n != h.holder && !n.IsFailoverDisabled && reasonAgainst(n, h.address, h.checks) == ""
 }
 
-// chooseRank chooses the successors of one rank. A named one remains, be it of another rank
+// chooseSuccessorsOfRank chooses the successors of one rank. A named one remains, be it of another rank
 // until now, unless it would be of the first rank for more than its share: the addresses of a
 // dead node are spread over its watchers.
-func chooseRank(rank int, held []*heldAddress, watchers map[string]*Node) {
+func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*Node) {
 	if len(watchers) == 0 {
 		return
 	}
 	share, count := (len(held)+len(watchers)-1)/len(watchers), map[string]int{}
 	choose := func(h *heldAddress, name string) {
-		h.chosen[rank] = name
+		h.chosenByRank[rank] = name
 		count[name]++
 	}
-	isChosen := func(h *heldAddress, name string) bool { return slices.Contains(h.chosen[:rank], name) }
+	isChosen := func(h *heldAddress, name string) bool { return slices.Contains(h.chosenByRank[:rank], name) }
 	for _, h := range held {
-		for _, s := range h.named {
+		for _, s := range h.namedSuccessors {
 			if watchers[s.NodeName] != nil && !isChosen(h, s.NodeName) && (rank > 0 || count[s.NodeName] < share) {
 				choose(h, s.NodeName)
 				break
@@ -235,12 +235,12 @@ func chooseRank(rank int, held []*heldAddress, watchers map[string]*Node) {
 		}
 	}
 	for _, h := range held {
-		if h.chosen[rank] != "" {
+		if h.chosenByRank[rank] != "" {
 			continue
 		}
 		var takers []string
 		for name, n := range watchers {
-			if !isChosen(h, name) && (v1.ReservedEpochOf(h.named, name) != 0 || maySucceed(n, h)) {
+			if !isChosen(h, name) && (v1.ReservedEpochOf(h.namedSuccessors, name) != 0 || mayBeSuccessor(n, h)) {
 				takers = append(takers, name)
 			}
 		}
@@ -266,8 +266,8 @@ func (p *placer) writeSuccessors(h *heldAddress) {
 	isEarly := !p.hasLasted(h.stored.UnchangedFor, successorDelay) || h.holder.SuccessorWait > 0
 	highest := p.highestEpoch(h.address.Addr)
 	e.Successors = nil
-	for _, name := range h.chosen {
-		epoch := v1.ReservedEpochOf(h.named, name)
+	for _, name := range h.chosenByRank {
+		epoch := v1.ReservedEpochOf(h.namedSuccessors, name)
 		if name == "" || epoch == 0 && isEarly {
 			continue
 		}

@@ -28,9 +28,9 @@ func (p *placer) typeOf(a *Address) (v1.AnnounceType, Explanation) {
 	}
 	hasFacts := false
 	awaited := ""
-	isConfirmed := p.checkConfirmed(a.Subnet)
+	unconfirmed := p.unconfirmedReport(a.Subnet)
 	for _, n := range p.nodes {
-		if n.interfaceFor(a.Addr) != nil && isConfirmed(n, a) == "" {
+		if n.interfaceFor(a.Addr) != nil && unconfirmed(n, a) == "" {
 			return v1.AnnounceLocal, Explanation{}
 		}
 		hasFacts = hasFacts || n.HasReportedFacts
@@ -89,7 +89,7 @@ func (p *placer) mayHaveVirtual(n *Node, a *Address) bool {
 	case reasonAgainst(n, a, keepVirtualChecks) != "" || noEndpoint(n, a) != "":
 		return false
 	case n.IsExcluded || isCordoned:
-		return (!isCordoned || n.IsWithdrawingRoutes) && p.hasVirtual(n, a)
+		return (!isCordoned || n.MayHaveRoutes) && p.hasVirtual(n, a)
 	}
 	return true
 }
@@ -104,7 +104,7 @@ func (p *placer) mayEndLater(n *Node, a *Address) bool {
 // hasVirtual reports whether a node is to announce a Virtual address already, by its own entry or by a
 // shared one.
 func (p *placer) hasVirtual(n *Node, a *Address) bool {
-	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool { return e.Node == n.Name }) ||
+	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *judgedEntry) bool { return e.Node == n.Name }) ||
 		n.AnnouncesShared && slices.ContainsFunc(
 			p.sharedByAddress[a.Addr], func(e *SharedEntry) bool { return e.LBNodeAgent == n.LBNodeAgent },
 		)
@@ -142,7 +142,7 @@ func (p *placer) maskOf(a *Address) int32 {
 // or cordoned goes on to announce them while its routes are being withdrawn, and does not begin to.
 func (p *placer) noteAnnouncer(n *Node) {
 	isCordoned := n.HandsOverAsCordoned && !p.ignoresCordonsForShared
-	mayKeep := n.AnnouncesShared && (!isCordoned || n.IsWithdrawingRoutes)
+	mayKeep := n.AnnouncesShared && (!isCordoned || n.MayHaveRoutes)
 	if reasonAgainst(n, nil, keepVirtualChecks) != "" || (n.IsExcluded || isCordoned) && !mayKeep {
 		return
 	}

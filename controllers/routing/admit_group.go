@@ -26,7 +26,7 @@ func AdmitGroup(
 	}
 	for i := range groups {
 		other := &groups[i]
-		if other.Name == sg.Name || other.Namespace != sg.Namespace || saysTheSame(rulesOf(sg), rulesOf(other)) {
+		if other.Name == sg.Name || other.Namespace != sg.Namespace || saysTheSame(bgpOf(sg), bgpOf(other)) {
 			continue
 		}
 		theirs, _, _ := allocation.ParseGroup(other)
@@ -39,21 +39,21 @@ func AdmitGroup(
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	if len(withPolicyLocal) > 0 && len(peers) > 0 && group.Type == v1.PoolTypeRemote && MakesSharedRoutes(&group) {
+	if len(withPolicyLocal) > 0 && len(peers) > 0 && group.Type == v1.PoolTypeRemote && HasAggregateRoutes(&group) {
 		warnings = append(warnings, fmt.Sprintf(
 			"aggregation: the group's routes lead to more addresses than one, and externalTrafficPolicy of %s is Local: nodes "+
 				"advertise a route for each address besides", textlimit.List(withPolicyLocal, maxNamedInMessage, ", "),
 		))
 	}
-	if bgp := rulesOf(sg); bgp != nil {
+	if bgp := bgpOf(sg); bgp != nil {
 		warnings = append(warnings, groupWarnings(bgp, peers, path)...)
 	}
 	return warnings, nil
 }
 
-// rulesOf returns how the addresses of a ServiceGroup are advertised, or nil if it does not say. What Services may
+// bgpOf returns how the addresses of a ServiceGroup are advertised, or nil if it does not say. What Services may
 // ask for does not change the route of a network.
-func rulesOf(sg *v1.ServiceGroup) *v1.ServiceGroupBGP {
+func bgpOf(sg *v1.ServiceGroup) *v1.ServiceGroupBGP {
 	if sg.Spec.BGP == nil {
 		return nil
 	}
@@ -91,8 +91,8 @@ func groupWarnings(bgp *v1.ServiceGroupBGP, peers []v1.BGPPeer, path *field.Path
 	return warnings
 }
 
-// MakesSharedRoutes reports whether a route of a group leads to more than one address.
-func MakesSharedRoutes(group *allocation.Group) bool {
+// HasAggregateRoutes reports whether a route of a group leads to more than one address.
+func HasAggregateRoutes(group *allocation.Group) bool {
 	return slices.ContainsFunc(group.Ranges, func(r allocation.Range) bool { return r.Mask < r.Addrs.From().BitLen() })
 }
 

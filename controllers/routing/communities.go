@@ -28,7 +28,7 @@ type communityRequest struct {
 // addServiceCommunities adds the communities for which Services ask, as far as their ServiceGroups allow. The
 // addresses with the same communities are one entry. If there are more sets of communities, or more addresses, than a
 // node can follow, those of the youngest Services are left out, and their ServiceGroups say so.
-func (r *ruler) addServiceCommunities(out *rules) {
+func (r *rulesBuilder) addServiceCommunities(out *rules) {
 	addresses := map[string]*netipx.IPSetBuilder{}
 	communities := map[string]v1.RouteCommunities{}
 	leftOut := map[string][]string{}
@@ -61,7 +61,7 @@ func (r *ruler) addServiceCommunities(out *rules) {
 
 // communityRequests returns the addresses whose Services get communities, those of the oldest Services first. What an
 // address had stays while nodes are about to withdraw it, and after its ServiceGroup was deleted.
-func (r *ruler) communityRequests() []communityRequest {
+func (r *rulesBuilder) communityRequests() []communityRequest {
 	type request struct{ group, list string }
 	granted := map[request]v1.RouteCommunities{}
 	stored := r.storedCommunities()
@@ -98,7 +98,7 @@ func (r *ruler) communityRequests() []communityRequest {
 
 // storedCommunities returns the communities of addresses in NodeRoutings, of which all have the same: as the first
 // says that has any.
-func (r *ruler) storedCommunities() map[netip.Addr]v1.RouteCommunities {
+func (r *rulesBuilder) storedCommunities() map[netip.Addr]v1.RouteCommunities {
 	stored := map[netip.Addr]v1.RouteCommunities{}
 	for _, node := range slices.Sorted(maps.Keys(r.Routings)) {
 		for _, entry := range r.Routings[node].Spec.ServiceCommunities {

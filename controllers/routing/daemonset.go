@@ -28,9 +28,9 @@ func SpeakerName(lbNodeAgent string) string { return agents.NameOf(component, lb
 // SpeakerLabels select the DaemonSets and Secrets of all speakers.
 func SpeakerLabels() map[string]string { return agents.LabelsOf(component) }
 
-// Passwords renders the Secret with the passwords that the speakers of an LBNodeAgent need, by
+// SpeakerSecret renders the Secret with the passwords that the speakers of an LBNodeAgent need, by
 // the name of the file.
-func Passwords(a *v1.LBNodeAgent, passwords map[string][]byte) *corev1.Secret {
+func SpeakerSecret(a *v1.LBNodeAgent, passwords map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: agents.ObjectMetaOf(component, a),
@@ -74,7 +74,7 @@ func SpeakerDaemonSet(a *v1.LBNodeAgent, defaults agents.Defaults) *appsv1.Daemo
 			{Name: "passwords", MountPath: passwordDir, ReadOnly: true},
 			{Name: "units", MountPath: unitDir, ReadOnly: true},
 		},
-		ReadyPeriod: 2, ReadyFailures: 1,
+		ReadinessPeriodSeconds: 2, ReadinessFailureThreshold: 1,
 	}
 	return speaker.DaemonSet(a, defaults)
 }

@@ -79,7 +79,7 @@ func TestSpeakerDaemonSet(t *testing.T) {
 				!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 				t.Errorf("it may do more than it has to: %+v", security)
 			}
-			passwords := routing.Passwords(a, map[string][]byte{"p": []byte("x")})
+			passwords := routing.SpeakerSecret(a, map[string][]byte{"p": []byte("x")})
 			mounted := pod(ds).Volumes[1].Secret
 			if mounted.SecretName != passwords.Name || !*mounted.Optional || *mounted.DefaultMode != 0o400 {
 				t.Errorf("Secret %s is mounted as %+v", passwords.Name, mounted)

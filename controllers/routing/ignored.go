@@ -11,47 +11,49 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// withdrawWithin is how long an agent may take to withdraw an address, and to report that.
-const withdrawWithin = 3 * time.Second
+// withdrawTimeout is how long an agent may take to withdraw an address, and to report that.
+const withdrawTimeout = 3 * time.Second
 
-// LeftAddress is an address that a node reports as announced, and is not to announce any more.
-type LeftAddress struct {
+// LingeringAddress is an address that a node reports as announced, and is not to announce any more.
+type LingeringAddress struct {
 	Node string
 	Addr netip.Addr
 }
 
-// Ignored is which Virtual addresses speakers are to ignore that their nodes still have.
-type Ignored struct {
+// IgnoredRanges is which Virtual addresses speakers are to ignore that their nodes still have.
+type IgnoredRanges struct {
 	// ByNode are ranges, first-last, at most v1.MaxIgnoredRanges for each node.
 	ByNode map[string][]string
-	// LeftSince is since when addresses are left on nodes, and Wait in how long to look at them again; 0 is never.
-	LeftSince map[LeftAddress]time.Time
-	Wait      time.Duration
+	// LingeringSince is since when addresses linger on nodes, and Wait in how long to look at them again; 0 is never.
+	LingeringSince map[LingeringAddress]time.Time
+	Wait           time.Duration
 }
 
 // IgnoredAddresses decides what speakers do in place of agents that are dead or stuck: they take back the routes to
-// addresses that their nodes were to withdraw withdrawWithin ago, as when the last endpoint of a Service with policy
+// addresses that their nodes were to withdraw withdrawTimeout ago, as when the last endpoint of a Service with policy
 // Local has left. Such an address is ignored only while another node announces it that stays: else its route may be the
 // last one that leads anywhere. So a speaker does no more than an agent that works, and less where that could harm.
-// leftSince is what was returned before.
+// lingeringSince is what was returned before.
 func IgnoredAddresses(
 	nodes []Node, announcements []v1.Announcement, commons []v1.CommonAnnouncement,
-	leftSince map[LeftAddress]time.Time, now time.Time,
-) Ignored {
-	left := leftAddresses(announcements, commons)
+	lingeringSince map[LingeringAddress]time.Time, now time.Time,
+) IgnoredRanges {
+	left := lingeringAddresses(announcements, commons)
 	if len(left) == 0 {
-		return Ignored{}
+		return IgnoredRanges{}
 	}
-	out := Ignored{ByNode: map[string][]string{}, LeftSince: map[LeftAddress]time.Time{}, Wait: withdrawWithin}
+	out := IgnoredRanges{
+		ByNode: map[string][]string{}, LingeringSince: map[LingeringAddress]time.Time{}, Wait: withdrawTimeout,
+	}
 	announced := announcedOnStaying(nodes, announcements)
 	sets := map[string]*netipx.IPSetBuilder{}
 	for _, l := range left {
-		since, isKnown := leftSince[l]
+		since, isKnown := lingeringSince[l]
 		if !isKnown {
 			since = now
 		}
-		out.LeftSince[l] = since
-		if rest := withdrawWithin - now.Sub(since); rest > 0 {
+		out.LingeringSince[l] = since
+		if rest := withdrawTimeout - now.Sub(since); rest > 0 {
 			out.Wait = min(out.Wait, rest)
 			continue
 		}
@@ -89,37 +91,37 @@ func announcedOnStaying(nodes []Node, announcements []v1.Announcement) map[netip
 	return announced
 }
 
-// leftAddresses returns the addresses that nodes report as announced, and are not to announce any more.
-func leftAddresses(announcements []v1.Announcement, commons []v1.CommonAnnouncement) []LeftAddress {
-	var left []LeftAddress
+// lingeringAddresses returns the addresses that nodes report as announced, and are not to announce any more.
+func lingeringAddresses(announcements []v1.Announcement, commons []v1.CommonAnnouncement) []LingeringAddress {
+	var left []LingeringAddress
 	nodes := map[string]bool{}
 	for i := range announcements {
 		a := &announcements[i]
 		desired := virtualAddressesOf(a.Spec.Addresses)
 		for addr := range reportedAddresses(a) {
 			if !desired[addr] {
-				left, nodes[a.Spec.NodeName] = append(left, LeftAddress{a.Spec.NodeName, addr}), true
+				left, nodes[a.Spec.NodeName] = append(left, LingeringAddress{a.Spec.NodeName, addr}), true
 			}
 		}
 	}
-	isDesired := map[LeftAddress]bool{}
+	isDesired := map[LingeringAddress]bool{}
 	for i := range announcements {
 		spec := &announcements[i].Spec
 		if !nodes[spec.NodeName] {
 			continue
 		}
 		for addr := range virtualAddressesOf(spec.Addresses) {
-			isDesired[LeftAddress{spec.NodeName, addr}] = true
+			isDesired[LingeringAddress{spec.NodeName, addr}] = true
 		}
 		for j := range commons {
 			if common := &commons[j].Spec; spec.IncludeCommonAnnouncements && common.LBNodeAgent == spec.LBNodeAgent {
 				for addr := range virtualAddressesOf(common.Addresses) {
-					isDesired[LeftAddress{spec.NodeName, addr}] = true
+					isDesired[LingeringAddress{spec.NodeName, addr}] = true
 				}
 			}
 		}
 	}
-	return slices.DeleteFunc(left, func(l LeftAddress) bool { return isDesired[l] })
+	return slices.DeleteFunc(left, func(l LingeringAddress) bool { return isDesired[l] })
 }
 
 // virtualAddressesOf returns the Virtual addresses of entries.

@@ -141,7 +141,7 @@ func TestIgnoredAddresses(t *testing.T) {
 				t.Errorf("ignored at once: %v", first.ByNode)
 			}
 			now := began.Add(first.Wait + row.after)
-			got := routing.IgnoredAddresses(nodes, row.announcements, commons, first.LeftSince, now)
+			got := routing.IgnoredAddresses(nodes, row.announcements, commons, first.LingeringSince, now)
 			texts := map[string]string{}
 			for node, ranges := range got.ByNode {
 				texts[node] = strings.Join(ranges, " ")
@@ -153,8 +153,9 @@ func TestIgnoredAddresses(t *testing.T) {
 			if diff := cmp.Diff(want, texts); diff != "" {
 				t.Errorf("ignored (-want +got):\n%s", diff)
 			}
-			if isLeft := len(got.LeftSince) > 0; isLeft != (got.Wait > 0) || got.Wait > first.Wait || len(want) > 0 && !isLeft {
-				t.Errorf("left since %v, and waits %s", got.LeftSince, got.Wait)
+			isLeft := len(got.LingeringSince) > 0
+			if isLeft != (got.Wait > 0) || got.Wait > first.Wait || len(want) > 0 && !isLeft {
+				t.Errorf("left since %v, and waits %s", got.LingeringSince, got.Wait)
 			}
 		})
 	}
@@ -170,7 +171,7 @@ func TestTooManyIgnoredAddresses(t *testing.T) {
 	nodes := []routing.Node{{Name: "n1"}, {Name: "n2", IsStaying: true}}
 	announcements := []v1.Announcement{announcementOf("n1", "", texts), announcementOf("n2", texts, texts)}
 	first := routing.IgnoredAddresses(nodes, announcements, nil, nil, began)
-	got := routing.IgnoredAddresses(nodes, announcements, nil, first.LeftSince, began.Add(first.Wait))
+	got := routing.IgnoredAddresses(nodes, announcements, nil, first.LingeringSince, began.Add(first.Wait))
 	if ranges := got.ByNode["n1"]; len(ranges) != v1.MaxIgnoredRanges || ranges[255] != "10.1.2.110-10.1.2.110" {
 		t.Errorf("%d ranges, the last one %s", len(ranges), ranges[len(ranges)-1])
 	}
@@ -180,7 +181,7 @@ func TestTooManyIgnoredAddresses(t *testing.T) {
 func TestRenderIgnored(t *testing.T) {
 	in := communitiesInputs(t)
 	in.Nodes = append(in.Nodes, node("n2", 12, ""))
-	in.Ignored = routing.Ignored{ByNode: map[string][]string{"n1": {"10.1.0.1-10.1.0.1"}}}
+	in.Ignored = routing.IgnoredRanges{ByNode: map[string][]string{"n1": {"10.1.0.1-10.1.0.1"}}}
 	r := routing.Render(in)
 	for i, n := range in.Nodes {
 		if got, want := len(r.Specs[n.Name].Ignored) == 1, i == 0; got != want {

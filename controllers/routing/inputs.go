@@ -55,8 +55,8 @@ type Inputs struct {
 	// yet to do what its node is to announce: it may have more addresses.
 	VirtualAddresses map[netip.Addr]VirtualAddress
 	AreAgentsBehind  bool
-	// Ignored is what speakers do in place of agents that are dead.
-	Ignored Ignored
+	// IgnoredRanges is what speakers do in place of agents that are dead.
+	Ignored IgnoredRanges
 	// Routings are the NodeRoutings as they stand, by node.
 	Routings map[string]*v1.NodeRouting
 	// Password returns what a key of a Secret of the manager's namespace has, if there is one.

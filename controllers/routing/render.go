@@ -23,15 +23,15 @@ type Result struct {
 	Specs map[string]v1.NodeRoutingSpec
 	// LBNodeAgents that are to have speakers, sorted.
 	LBNodeAgents []string
-	// Passwords are the keys of Secrets that the speakers of an LBNodeAgent need, by the name
+	// PasswordRefs are the keys of Secrets that the speakers of an LBNodeAgent need, by the name
 	// of the file.
-	Passwords map[string]map[string]v1.SecretKeyRef
+	PasswordRefs map[string]map[string]v1.SecretKeyRef
 	// Peers is what became of each BGPPeer, by name.
 	Peers map[string]*PeerResult
 	// Groups are the conditions Advertised of ServiceGroups that are to have one, by name.
 	Groups map[string]metav1.Condition
-	// WithheldUnknown says which addresses are withheld because nobody knows their ServiceGroup.
-	WithheldUnknown string
+	// UnknownGroupsProblem says which addresses are withheld because nobody knows their ServiceGroup.
+	UnknownGroupsProblem string
 	// IsProvisional is that some rules are there only until agents have withdrawn addresses.
 	IsProvisional bool
 }
@@ -45,7 +45,7 @@ type PeerResult struct {
 	// SessionsByNode is how many sessions it gives each node.
 	SessionsByNode map[string]int
 	// Conflicts name the nodes on which an older BGPPeer has the same neighbour.
-	Conflicts []string
+	ConflictNodes []string
 	// Problems say why a node has no session, or not all families.
 	Problems []string
 	// LacksSecret is that the Secret with the password does not exist, or not that key, and
@@ -57,7 +57,7 @@ type PeerResult struct {
 // Render decides to which neighbours each node advertises what.
 func Render(in Inputs) Result {
 	r := Result{
-		Specs: map[string]v1.NodeRoutingSpec{}, Passwords: map[string]map[string]v1.SecretKeyRef{},
+		Specs: map[string]v1.NodeRoutingSpec{}, PasswordRefs: map[string]map[string]v1.SecretKeyRef{},
 		Peers: map[string]*PeerResult{},
 	}
 	peers := slices.Clone(in.Peers)
@@ -85,10 +85,10 @@ func Render(in Inputs) Result {
 			needsSpeaker[n.LBNodeAgent] = true
 			peersByNode[n.Name] = result.addPeers(p, n, in.storedPeers(n.Name, p.Name), peersByNode[n.Name])
 			if ref != nil && result.SessionsByNode[n.Name] > 0 {
-				if r.Passwords[n.LBNodeAgent] == nil {
-					r.Passwords[n.LBNodeAgent] = map[string]v1.SecretKeyRef{}
+				if r.PasswordRefs[n.LBNodeAgent] == nil {
+					r.PasswordRefs[n.LBNodeAgent] = map[string]v1.SecretKeyRef{}
 				}
-				r.Passwords[n.LBNodeAgent][p.Name] = *ref
+				r.PasswordRefs[n.LBNodeAgent][p.Name] = *ref
 			}
 		}
 	}
@@ -97,10 +97,10 @@ func Render(in Inputs) Result {
 	}
 	slices.Sort(r.LBNodeAgents)
 	rules := decideRules(&in)
-	r.Groups, r.WithheldUnknown, r.IsProvisional = rules.conditions, rules.withheldUnknown, rules.isProvisional
-	if rules.withheldUnknown != "" {
+	r.Groups, r.UnknownGroupsProblem, r.IsProvisional = rules.conditions, rules.unknownGroupsProblem, rules.isProvisional
+	if rules.unknownGroupsProblem != "" {
 		for _, p := range r.Peers {
-			p.Problems = append(p.Problems, rules.withheldUnknown)
+			p.Problems = append(p.Problems, rules.unknownGroupsProblem)
 		}
 	}
 	for i := range in.Nodes {
@@ -135,7 +135,7 @@ func (r *PeerResult) addPeers(p *v1.BGPPeer, n *Node, stored, peers []v1.Routing
 	for _, at := range neighbours {
 		peer := renderPeer(p, own, at)
 		if slices.ContainsFunc(peers, func(other v1.RoutingPeer) bool { return isSameNeighbour(&other, &peer) }) {
-			r.Conflicts = append(r.Conflicts, n.Name)
+			r.ConflictNodes = append(r.ConflictNodes, n.Name)
 			continue
 		}
 		if len(peers) == v1.MaxRoutingPeers {

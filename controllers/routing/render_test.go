@@ -186,7 +186,7 @@ func TestNeighbours(t *testing.T) {
 			if got := strings.Join(result.Peers["p"].Problems, "; "); got != row.problems {
 				t.Errorf("problems: %q, not %q", got, row.problems)
 			}
-			if got := result.Peers["p"].Conflicts; len(got) > 0 {
+			if got := result.Peers["p"].ConflictNodes; len(got) > 0 {
 				t.Errorf("it has the same neighbour twice on %v", got)
 			}
 			if got := result.Peers["p"].SessionsByNode["n1"]; got != len(row.want) {
@@ -339,7 +339,7 @@ func TestPasswords(t *testing.T) {
 	result := routing.Render(in)
 	s, none := v1.SecretKeyRef{Name: "s", Key: "k"}, v1.SecretKeyRef{Name: "none", Key: "k"}
 	want := map[string]map[string]v1.SecretKeyRef{"default": {"closed": s}, "edge": {"closed": s, "lacking": none}}
-	if diff := cmp.Diff(want, result.Passwords); diff != "" {
+	if diff := cmp.Diff(want, result.PasswordRefs); diff != "" {
 		t.Errorf("passwords (-want +got):\n%s", diff)
 	}
 	for name, want := range map[string]bool{"open": false, "closed": false, "lacking": true} {
@@ -448,7 +448,7 @@ func TestConflictingPeers(t *testing.T) {
 		Nodes: []routing.Node{node("n1", 11, ""), node("n2", 12, "")}, Peers: []v1.BGPPeer{younger, older}, Now: began,
 	}
 	result := routing.Render(in)
-	if diff := cmp.Diff([]string{"n1"}, result.Peers["a"].Conflicts); diff != "" {
+	if diff := cmp.Diff([]string{"n1"}, result.Peers["a"].ConflictNodes); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}
 	if p := result.Specs["n1"].Peers; len(p) != 2 || p[0].Name != "b" || p[1].Name != "b" {

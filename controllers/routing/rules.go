@@ -50,14 +50,14 @@ type rules struct {
 	withheld           []string
 	// conditions are what there is to say of ServiceGroups, by name, and unknown of addresses whose
 	// ServiceGroup nobody knows.
-	conditions      map[string]metav1.Condition
-	withheldUnknown string
+	conditions           map[string]metav1.Condition
+	unknownGroupsProblem string
 	// isProvisional is that some rules are there only until agents have withdrawn addresses.
 	isProvisional bool
 }
 
-// candidate is a RoutingGroup that there is to be.
-type candidate struct {
+// groupRule is a RoutingGroup that there is to be.
+type groupRule struct {
 	v1.RoutingGroup
 	createdAt time.Time
 	// isOutsidePools is that the ranges are single addresses that the manager allocates from no group
@@ -65,8 +65,8 @@ type candidate struct {
 	isOutsidePools, isPlain bool
 }
 
-// ruler decides the rules.
-type ruler struct {
+// rulesBuilder decides the rules.
+type rulesBuilder struct {
 	*Inputs
 	groupByName map[string]*Group
 	// setByName are the addresses that the manager allocates from a group, if it does.
@@ -83,13 +83,13 @@ type ruler struct {
 // fit in. Of groups that the manager allocates from, all ranges have the rule; of an address that such a
 // group does not contain, the address alone, by the rule of the group that it was allocated from.
 func decideRules(in *Inputs) rules {
-	r := newRuler(in)
+	r := newRulesBuilder(in)
 	outside, unknown := r.addressesOutsidePools()
-	var candidates []candidate
+	var candidates []groupRule
 	withheld := netipx.IPSetBuilder{}
 	withheld.AddSet(unknown)
 	for _, name := range slices.Sorted(maps.Keys(outside)) {
-		c := r.candidateOutsidePools(name)
+		c := r.ruleOutsidePools(name)
 		ranges := outside[name].Ranges()
 		for _, more := range ranges[min(len(ranges), v1.MaxRoutingRanges):] {
 			withheld.AddRange(more)
@@ -99,12 +99,12 @@ func decideRules(in *Inputs) rules {
 	}
 	for i := range in.Groups {
 		if g := &in.Groups[i]; len(g.Ranges) > 0 && (g.BGP != nil || g.NeedsHostRoutes) {
-			candidates = append(candidates, candidate{
+			candidates = append(candidates, groupRule{
 				RoutingGroup: routingGroup(g, g.Ranges), createdAt: g.CreatedAt, isPlain: g.BGP == nil,
 			})
 		}
 	}
-	slices.SortStableFunc(candidates, func(a, b candidate) int {
+	slices.SortStableFunc(candidates, func(a, b groupRule) int {
 		return cmp.Or(
 			order.TrueFirst(a.isOutsidePools, b.isOutsidePools), order.TrueFirst(b.isPlain, a.isPlain),
 			a.createdAt.Compare(b.createdAt), cmp.Compare(a.Name, b.Name),
@@ -123,7 +123,7 @@ func decideRules(in *Inputs) rules {
 			withheld.AddSet(setOf(c.Ranges))
 		}
 	}
-	slices.SortStableFunc(fitting, func(a, b candidate) int {
+	slices.SortStableFunc(fitting, func(a, b groupRule) int {
 		return cmp.Or(order.TrueFirst(a.isOutsidePools, b.isOutsidePools), cmp.Compare(a.Name, b.Name))
 	})
 	for _, c := range fitting {
@@ -134,14 +134,14 @@ func decideRules(in *Inputs) rules {
 	}
 	r.addServiceCommunities(&out)
 	out.withheld = textlimit.Texts(boundRanges(buildSet(&withheld).Ranges(), v1.MaxWithheldRanges))
-	out.withheldUnknown = describeUnknown(unknown)
+	out.unknownGroupsProblem = describeUnknown(unknown)
 	out.isProvisional = in.AreAgentsBehind &&
 		(len(r.storedGroups) > 0 || len(r.withheld.Ranges()) > 0 || len(out.serviceCommunities) > 0)
 	return out
 }
 
-func newRuler(in *Inputs) *ruler {
-	r := &ruler{
+func newRulesBuilder(in *Inputs) *rulesBuilder {
+	r := &rulesBuilder{
 		Inputs: in, groupByName: map[string]*Group{}, setByName: map[string]*netipx.IPSet{},
 		storedGroups: map[string]v1.RoutingGroup{}, storedSets: map[string]*netipx.IPSet{},
 	}
@@ -177,7 +177,7 @@ func newRuler(in *Inputs) *ruler {
 // addressesOutsidePools returns the addresses that need rules of their own, as the ranges that the manager
 // allocates from do not say how to advertise them: by the group that each was allocated from, and those of
 // unknown groups.
-func (r *ruler) addressesOutsidePools() (byGroup map[string]*netipx.IPSet, unknown *netipx.IPSet) {
+func (r *rulesBuilder) addressesOutsidePools() (byGroup map[string]*netipx.IPSet, unknown *netipx.IPSet) {
 	builders, unknownBuilder := map[string]*netipx.IPSetBuilder{}, netipx.IPSetBuilder{}
 	builderOf := func(name string) *netipx.IPSetBuilder {
 		if builders[name] == nil {
@@ -220,7 +220,7 @@ func (r *ruler) addressesOutsidePools() (byGroup map[string]*netipx.IPSet, unkno
 }
 
 // withoutPools returns the addresses of a set that the manager allocates from no group.
-func (r *ruler) withoutPools(set *netipx.IPSet) *netipx.IPSet {
+func (r *rulesBuilder) withoutPools(set *netipx.IPSet) *netipx.IPSet {
 	b := netipx.IPSetBuilder{}
 	b.AddSet(set)
 	for _, set := range r.setByName {
@@ -231,7 +231,7 @@ func (r *ruler) withoutPools(set *netipx.IPSet) *netipx.IPSet {
 
 // groupOf returns the name of the group that an address was allocated from. Of an address that no
 // Service has any more, what announces it may name the group that contains it now.
-func (r *ruler) groupOf(addr netip.Addr, a VirtualAddress) string {
+func (r *rulesBuilder) groupOf(addr netip.Addr, a VirtualAddress) string {
 	if a.HasService {
 		return a.Group
 	}
@@ -245,7 +245,7 @@ func (r *ruler) groupOf(addr netip.Addr, a VirtualAddress) string {
 
 // isRestrictedByOther reports whether a group that the manager allocates from contains an address and
 // says how to advertise it.
-func (r *ruler) isRestrictedByOther(addr netip.Addr) bool {
+func (r *rulesBuilder) isRestrictedByOther(addr netip.Addr) bool {
 	for name, set := range r.setByName {
 		if r.groupByName[name].BGP != nil && set.Contains(addr) {
 			return true
@@ -254,13 +254,13 @@ func (r *ruler) isRestrictedByOther(addr netip.Addr) bool {
 	return false
 }
 
-// candidateOutsidePools is the rule, without ranges yet, of a group for addresses outside of pools: as it
+// ruleOutsidePools is the rule, without ranges yet, of a group for addresses outside of pools: as it
 // is written, or as it was before the group was deleted.
-func (r *ruler) candidateOutsidePools(name string) candidate {
+func (r *rulesBuilder) ruleOutsidePools(name string) groupRule {
 	if g := r.groupByName[name]; g != nil {
-		return candidate{RoutingGroup: routingGroup(g, nil), createdAt: g.CreatedAt, isOutsidePools: true}
+		return groupRule{RoutingGroup: routingGroup(g, nil), createdAt: g.CreatedAt, isOutsidePools: true}
 	}
-	return candidate{RoutingGroup: r.storedGroups[name], isOutsidePools: true}
+	return groupRule{RoutingGroup: r.storedGroups[name], isOutsidePools: true}
 }
 
 func routingGroup(g *Group, ranges []string) v1.RoutingGroup {
@@ -271,7 +271,7 @@ func routingGroup(g *Group, ranges []string) v1.RoutingGroup {
 	return rule
 }
 
-func tooManyGroupsCondition(c *candidate) metav1.Condition {
+func tooManyGroupsCondition(c *groupRule) metav1.Condition {
 	what := "its addresses are not advertised"
 	if c.isPlain {
 		what = "no routes for single addresses are advertised"

@@ -160,8 +160,8 @@ func TestRules(t *testing.T) {
 			if c := result.Groups["restored"]; (c.Reason == v1.ReasonHostRoutes) != strings.Contains(row.want, "hosts") {
 				t.Errorf("condition %+v", c)
 			}
-			if result.WithheldUnknown != row.unknown {
-				t.Errorf("unknown: %q, not %q", result.WithheldUnknown, row.unknown)
+			if result.UnknownGroupsProblem != row.unknown {
+				t.Errorf("unknown: %q, not %q", result.UnknownGroupsProblem, row.unknown)
 			}
 		})
 	}

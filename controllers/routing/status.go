@@ -60,11 +60,11 @@ func verdictOf(
 		return v1.ReasonInvalid, result.Errors.ToAggregate().Error()
 	case len(result.SelectedNodes) == 0:
 		return v1.ReasonNoNodes, "spec.nodeSelector selects no node that runs an agent"
-	case len(result.Conflicts) > 0:
+	case len(result.ConflictNodes) > 0:
 		return v1.ReasonPeerConflict,
 			fmt.Sprintf(
 				"an older BGPPeer has the same neighbour on %s: select other nodes, or delete one of the two%s",
-				textlimit.List(result.Conflicts, maxNamedInMessage, ", "), also,
+				textlimit.List(result.ConflictNodes, maxNamedInMessage, ", "), also,
 			)
 	case result.LacksSecret:
 		return v1.ReasonSecretMissing, fmt.Sprintf(

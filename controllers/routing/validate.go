@@ -14,8 +14,8 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// OutOfScope is the error of a BGPPeer outside the manager's namespace, or nil.
-func OutOfScope(p *v1.BGPPeer, namespace string) *field.Error {
+// OutOfScopeError is the error of a BGPPeer outside the manager's namespace, or nil.
+func OutOfScopeError(p *v1.BGPPeer, namespace string) *field.Error {
 	if p.Namespace == namespace {
 		return nil
 	}

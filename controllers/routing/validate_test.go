@@ -81,7 +81,7 @@ func TestOutOfScope(t *testing.T) {
 		"purelb-system": "", "default": "only BGPPeers in namespace purelb-system count: move it there",
 	} {
 		got := ""
-		if err := routing.OutOfScope(&v1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}},
+		if err := routing.OutOfScopeError(&v1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}},
 			"purelb-system"); err != nil {
 			got = err.Detail
 		}

@@ -38,7 +38,7 @@ type Manager struct {
 	process
 	follower
 	client *apiserver.Client
-	live   *controllers.Liveness
+	live   *controllers.LivenessTracker
 	leases toolscache.ResourceEventHandler
 	parts  []part
 	// runnables work while it leads, as the components do.
@@ -225,9 +225,9 @@ func selectionsOf(options cache.Options, server *apiserver.Server) []apiserver.S
 
 // makeParts makes the components, with what one process of the manager shares among them.
 func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) error {
-	m.live = controllers.NewLiveness(m.Now)
+	m.live = controllers.NewLivenessTracker(m.Now)
 	m.leases = m.live.Handler()
-	own, reasons := controllers.NewMetrics(prometheus.NewRegistry()), &controllers.UnplacedReasons{}
+	own, reasons := controllers.NewMetrics(prometheus.NewRegistry()), &controllers.AddressExplanations{}
 	tells := recorder{m}
 	external := controllers.NewExternalIPAM(m.client, uncached, controllers.ExternalIPAMOptions{
 		Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, Now: m.Now, Tasks: &m.process,
@@ -240,11 +240,12 @@ func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) erro
 	cluster := managerCluster{m, uncached}
 	placement, err1 := (&controllers.PlacementReconciler{
 		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Liveness: m.live, Now: m.Now,
-		Metrics: own,
-		Reasons: reasons, ParallelWrites: 1, NamesSuccessors: options.NamesSuccessors,
+		Metrics:      own,
+		Explanations: reasons, ParallelWrites: 1, NamesSuccessors: options.NamesSuccessors,
 	}).Component(cluster)
 	announced, err2 := (&controllers.AnnouncedReconciler{
-		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Now: m.Now, Reasons: reasons,
+		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Now: m.Now,
+		Explanations: reasons,
 	}).Component(cluster)
 	components := []controllers.Component{
 		(&controllers.ServiceReconciler{

@@ -50,7 +50,7 @@ func NewCluster(ctx context.Context, o *Objects, namespace string) (*Cluster, er
 	if c.Admission, err = controllers.AdmissionOf(ctx, o, namespace); err != nil {
 		return nil, err
 	}
-	if c.Admission.InUse, err = controllers.InUse(ctx, o, c.IsDefaultLoadBalancer); err != nil {
+	if c.Admission.InUse, err = controllers.GatherInUse(ctx, o, c.IsDefaultLoadBalancer); err != nil {
 		return nil, err
 	}
 	c.PlacementInputs, err = controllers.PlacementInputs(

@@ -64,7 +64,7 @@ func (o *Objects) ObserveLeases(ctx context.Context, c client.Reader, namespace 
 // leaseDurationOf is how long the Lease of a node's agent lasts: as it says, which is the agent's word,
 // but no longer than the manager lets it.
 func (o *Objects) leaseDurationOf(node string, lease *coordinationv1.Lease) time.Duration {
-	limit := controllers.LongestLease
+	limit := controllers.MaxLeaseDuration
 	for i := range o.Announcements {
 		if s := &o.Announcements[i].Spec; s.NodeName == node && s.HeartbeatSeconds > 0 {
 			limit = v1.HeartbeatsPerLease * time.Duration(s.HeartbeatSeconds) * time.Second

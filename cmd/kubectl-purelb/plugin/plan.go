@@ -91,17 +91,17 @@ func planNode(c *Cluster, node, change string, apply func(*placement.Node)) (*Pl
 
 // addMoves compares where addresses settle before and after a change, which may have several steps.
 func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
-	was, _ := placement.Settle(before)
+	was, _ := placement.Predict(before)
 	moves := map[netip.Addr]placement.Move{}
 	var is placement.Result
 	var after placement.Inputs
 	for i := range steps {
 		if i > 0 { // what the step before has led to
-			steps[i].Entries, steps[i].SharedEntries = placement.Realise(after, &is)
+			steps[i].Entries, steps[i].SharedEntries = placement.AssumeRealised(after, &is)
 		}
 		after = steps[i]
 		maps.Copy(moves, placement.Place(after).Moves)
-		is, _ = placement.Settle(after)
+		is, _ = placement.Predict(after)
 	}
 	isAlive := map[string]bool{}
 	for i := range after.Nodes {
@@ -280,7 +280,7 @@ func relabel(o *Objects, namespace string) {
 	for i := range o.Nodes {
 		n := o.Nodes[i].DeepCopy()
 		delete(n.Labels, v1.LabelAgent)
-		if name := agents.Assign(all, n.Labels); name != "" {
+		if name := agents.LBNodeAgentFor(all, n.Labels); name != "" {
 			if n.Labels == nil {
 				n.Labels = map[string]string{}
 			}

@@ -67,12 +67,12 @@ func PlanRebalance(c *Cluster) *RebalancePlan {
 		if move == nil {
 			break
 		}
-		now, _ = placement.Settle(asked)
+		now, _ = placement.Predict(asked)
 		if !slices.Equal(now.NodesOf(&asked, netip.MustParseAddr(move.Address)), []string{move.To}) {
 			break // it would not arrive, and be planned again and again
 		}
 		r.Moves = append(r.Moves, *move)
-		inputs.Entries, inputs.SharedEntries = placement.Realise(inputs, &now)
+		inputs.Entries, inputs.SharedEntries = placement.AssumeRealised(inputs, &now)
 		inputs.LingeringReports = nil
 	}
 	now = placement.Place(inputs)

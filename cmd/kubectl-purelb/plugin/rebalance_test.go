@@ -302,8 +302,8 @@ func (m *managed) place(node *corev1.Node) {
 	}
 	i := slices.IndexFunc(m.inputs.Nodes, func(n placement.Node) bool { return n.Name == node.Name })
 	m.inputs.Nodes[i].AddressToHandOver, _ = netip.ParseAddr(address)
-	result, _ := placement.Settle(m.inputs)
-	m.inputs.Entries, m.inputs.SharedEntries = placement.Realise(m.inputs, &result)
+	result, _ := placement.Predict(m.inputs)
+	m.inputs.Entries, m.inputs.SharedEntries = placement.AssumeRealised(m.inputs, &result)
 }
 
 func (m *managed) read(ctx context.Context) (*Cluster, error) {

@@ -20,7 +20,7 @@ func TestUnplacedReasonsOfManyServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		defer q.ShutDown()
-		reasons := &UnplacedReasons{}
+		reasons := &AddressExplanations{}
 		if err := reasons.source().Start(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestUnplacedReasonsOfManyServices(t *testing.T) {
 			request, _ := q.Get()
 			q.Done(request)
 		}
-		reasons.set(reasons.unplaced, addresses)
+		reasons.set(reasons.byAddress, addresses)
 		synctest.Wait()
 		if q.Len() != 0 {
 			t.Errorf("%d Services report once more what has not changed", q.Len())

@@ -10,20 +10,20 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// maxSettleRounds bounds Settle. A handover is over after four rounds: handing over, claim,
+// maxPredictRounds bounds Predict. A handover is over after four rounds: handing over, claim,
 // announced, and the entries of the previous holder gone.
-const maxSettleRounds = 16
+const maxPredictRounds = 16
 
-// Settle returns what Place decides once all agents whose Leases are not expired have done
+// Predict returns what Place decides once all agents whose Leases are not expired have done
 // what it asks of them. isSettled is that another round would change nothing.
 //
-// Settle is for dry runs: the manager itself never assumes what agents will do.
-func Settle(inputs Inputs) (result Result, isSettled bool) {
+// Predict is for dry runs: the manager itself never assumes what agents will do.
+func Predict(inputs Inputs) (result Result, isSettled bool) {
 	var before []Entry
-	for range maxSettleRounds {
+	for range maxPredictRounds {
 		result = Place(inputs)
 		before = inputs.Entries
-		inputs.Entries, inputs.SharedEntries = Realise(inputs, &result)
+		inputs.Entries, inputs.SharedEntries = AssumeRealised(inputs, &result)
 		inputs.LingeringReports = nil
 		if reflect.DeepEqual(before, inputs.Entries) {
 			return result, true
@@ -32,9 +32,9 @@ func Settle(inputs Inputs) (result Result, isSettled bool) {
 	return result, false
 }
 
-// Realise returns the entries of a result as they are stored and as the agents report on them
+// AssumeRealised returns the entries of a result as they are stored and as the agents report on them
 // after they have acted. An agent with an expired Lease goes on reporting what it reported.
-func Realise(inputs Inputs, result *Result) ([]Entry, []SharedEntry) {
+func AssumeRealised(inputs Inputs, result *Result) ([]Entry, []SharedEntry) {
 	reported := map[epochKey]v1.AddressState{}
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]

@@ -33,7 +33,7 @@ func localAddresses(n int) []placement.Address {
 // settledInputs returns inputs with the entries of a settled placement, as agents report them.
 func settledInputs(t *testing.T, in placement.Inputs) placement.Inputs {
 	t.Helper()
-	result, isSettled := placement.Settle(in)
+	result, isSettled := placement.Predict(in)
 	if !isSettled {
 		t.Fatal("not settled")
 	}
@@ -51,7 +51,7 @@ func settledInputs(t *testing.T, in placement.Inputs) placement.Inputs {
 	return in
 }
 
-func TestSettleMovesOnlyWhatANodeLoses(t *testing.T) {
+func TestPredictMovesOnlyWhatANodeLoses(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		lose func(*placement.Node)
@@ -79,7 +79,7 @@ func TestSettleMovesOnlyWhatANodeLoses(t *testing.T) {
 					}
 				}
 			}
-			after, isSettled := placement.Settle(in)
+			after, isSettled := placement.Predict(in)
 			if !isSettled {
 				t.Fatal("not settled")
 			}
@@ -116,14 +116,14 @@ func TestAskedHandover(t *testing.T) {
 			!strings.Contains(m.Message, "a is annotated purelb.io/handover") {
 			t.Fatalf("%s: %+v", a.Addr, first.Moves)
 		}
-		result, isSettled := placement.Settle(in)
+		result, isSettled := placement.Predict(in)
 		got := loads(&result)
 		slices.Sort(got[1:]) // which of two equals it is decides the hash
 		slices.Sort(want[i][1:])
 		if !isSettled || got != want[i] {
 			t.Fatalf("after %s: %v, not %v", a.Addr, got, want[i])
 		}
-		in.Entries, in.SharedEntries = placement.Realise(in, &result)
+		in.Entries, in.SharedEntries = placement.AssumeRealised(in, &result)
 		in.Nodes[0].AddressToHandOver = netip.Addr{}
 		if moves := placement.Place(in).Moves; len(moves) > 0 {
 			t.Fatalf("when nobody asks any more: %+v", moves)
@@ -143,12 +143,12 @@ func TestAskedHandover(t *testing.T) {
 	// Who does not have the address does not take it; who is alone keeps it.
 	a := in.Addresses[8].Addr
 	in.Nodes[1].AddressToHandOver, in.Nodes[2].AddressToHandOver, in.Nodes[0].IsExcluded = a, a, true
-	if result, _ := placement.Settle(in); !slices.Equal(result.NodesOf(&in, a), []string{"a"}) {
+	if result, _ := placement.Predict(in); !slices.Equal(result.NodesOf(&in, a), []string{"a"}) {
 		t.Errorf("%s is on %v", a, result.NodesOf(&in, a))
 	}
 }
 
-func TestSettleVirtual(t *testing.T) {
+func TestPredictVirtual(t *testing.T) {
 	address := placement.Address{
 		Addr: netip.MustParseAddr("192.0.2.1"), Group: "r", PoolType: v1.PoolTypeRemote, Mask: 32,
 		Subnet: netip.MustParsePrefix("192.0.2.0/24"),
@@ -156,7 +156,7 @@ func TestSettleVirtual(t *testing.T) {
 	restricted := address
 	restricted.Addr, restricted.ServingNodes = netip.MustParseAddr("192.0.2.2"), map[string]bool{"b": true}
 	in := placement.Inputs{Nodes: nodes(t, "a b c:excluded"), Addresses: []placement.Address{address, restricted}}
-	result, isSettled := placement.Settle(in)
+	result, isSettled := placement.Predict(in)
 	if got := result.NodesOf(&in, address.Addr); !isSettled || !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("%s is on %v", address.Addr, got)
 	}
@@ -165,8 +165,8 @@ func TestSettleVirtual(t *testing.T) {
 	}
 }
 
-// TestRealise stores what a result asks for.
-func TestRealise(t *testing.T) {
+// TestAssumeRealised stores what a result asks for.
+func TestAssumeRealised(t *testing.T) {
 	addr, shared := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("172.16.0.1")
 	local, virtual := v1.AnnouncedAddress{Address: addr.String(), Epoch: 3}, v1.AnnouncedAddress{Address: shared.String()}
 	result := placement.Result{
@@ -177,7 +177,7 @@ func TestRealise(t *testing.T) {
 		Nodes:   nodes(t, "a b:expired"),
 		Entries: []placement.Entry{{Node: "b", Addr: addr, Spec: local, ReportedState: v1.StateWaiting}},
 	}
-	entries, sharedEntries := placement.Realise(inputs, &result)
+	entries, sharedEntries := placement.AssumeRealised(inputs, &result)
 	wantEntries := []placement.Entry{
 		{Node: "a", Addr: addr, Spec: local, ReportedState: v1.StateAnnounced, IsObserved: true},
 		{Node: "b", Addr: addr, Spec: local, ReportedState: v1.StateWaiting},

@@ -1,0 +1,56 @@
+package controllers
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// AddressExplanations hands on why addresses are not announced, or not as they are to be: PlacementReconciler sets
+// the explanations, and AnnouncedReconciler reports them on Services. The process loses them when it ends; the first
+// placement of the next leader sets all of them. The zero value has none.
+type AddressExplanations struct {
+	mu        sync.Mutex
+	byAddress map[netip.Addr]placement.Explanation
+	// queue has each Service whose explanations have changed once, until AnnouncedReconciler
+	// has reported them. It is nil until that begins, which then looks at all Services.
+	queue queue
+}
+
+// source enqueues the Services for which explanations change.
+func (r *AddressExplanations) source() source.Source {
+	return source.Func(func(_ context.Context, q queue) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.queue = q
+		return nil
+	})
+}
+
+// ExplanationFor returns why an address is not announced, or not as it is to be; if there is something to say.
+func (r *AddressExplanations) ExplanationFor(a netip.Addr) (placement.Explanation, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	why, ok := r.byAddress[a]
+	return why, ok
+}
+
+// set replaces all explanations, and enqueues each Service for which they change.
+func (r *AddressExplanations) set(explanations map[netip.Addr]placement.Explanation, addresses []placement.Address) {
+	r.mu.Lock()
+	before, q := r.byAddress, r.queue
+	r.byAddress = explanations
+	r.mu.Unlock()
+	if q == nil {
+		return
+	}
+	for _, a := range addresses {
+		if before[a.Addr] != explanations[a.Addr] {
+			enqueueServices(q, 0, a.Services)
+		}
+	}
+}
