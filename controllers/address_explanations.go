@@ -1,11 +1,9 @@
 package controllers
 
 import (
-	"context"
 	"net/netip"
 	"sync"
-
-	"sigs.k8s.io/controller-runtime/pkg/source"
+	"sync/atomic"
 
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
@@ -18,17 +16,7 @@ type AddressExplanations struct {
 	byAddress map[netip.Addr]placement.Explanation
 	// queue has each Service whose explanations have changed once, until AnnouncedReconciler
 	// has reported them. It is nil until that begins, which then looks at all Services.
-	queue queue
-}
-
-// source enqueues the Services for which explanations change.
-func (r *AddressExplanations) source() source.Source {
-	return source.Func(func(_ context.Context, q queue) error {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.queue = q
-		return nil
-	})
+	queue atomic.Pointer[queue]
 }
 
 // ExplanationFor returns why an address is not announced, or not as it is to be; if there is something to say.
@@ -42,15 +30,16 @@ func (r *AddressExplanations) ExplanationFor(a netip.Addr) (placement.Explanatio
 // set replaces all explanations, and enqueues each Service for which they change.
 func (r *AddressExplanations) set(explanations map[netip.Addr]placement.Explanation, addresses []placement.Address) {
 	r.mu.Lock()
-	before, q := r.byAddress, r.queue
+	before := r.byAddress
 	r.byAddress = explanations
 	r.mu.Unlock()
+	q := r.queue.Load()
 	if q == nil {
 		return
 	}
 	for _, a := range addresses {
 		if before[a.Addr] != explanations[a.Addr] {
-			enqueueServices(q, 0, a.Services)
+			enqueueServices(*q, 0, a.Services)
 		}
 	}
 }

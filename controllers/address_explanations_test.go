@@ -21,7 +21,7 @@ func TestUnplacedReasonsOfManyServices(t *testing.T) {
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		defer q.ShutDown()
 		reasons := &AddressExplanations{}
-		if err := reasons.source().Start(t.Context(), q); err != nil {
+		if err := queueSource(&reasons.queue).Start(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
 		var addresses []placement.Address

@@ -79,7 +79,7 @@ func (r *AnnouncedReconciler) Component(cluster ComponentManager) (Component, er
 			},
 			{Object: &corev1.Pod{}, Handler: batchedFor(advertisedWait, r.requestsForSpeakerPod), Changed: speakerRunsChanged},
 		},
-		Sources: []source.Source{r.Explanations.source()},
+		Sources: []source.Source{queueSource(&r.Explanations.queue)},
 		Options: controller.Options{MaxConcurrentReconciles: parallelReports},
 	}, err
 }

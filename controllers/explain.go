@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -22,21 +21,11 @@ func PlacementInputs(
 		return placement.Inputs{}, err
 	}
 	inputs := cluster.placementInputs(livenessOf, now, isDefaultLoadBalancer)
-	for i := range inputs.Nodes {
+	for i := range cluster.nodes { // with which inputs.Nodes begins; those that are deleted are not Ready for long anyway
 		n := &inputs.Nodes[i]
+		// Since when is by the clock of whoever wrote that. A program that looks once has no other.
 		n.IsNotReadyForLong = n.IsNotReadyForLong ||
-			n.IsNotReady && now.Sub(readinessChangedAt(cluster.nodes, n.Name)) >= placement.NotReadyPatience
+			n.IsNotReady && now.Sub(readyOf(&cluster.nodes[i]).LastTransitionTime.Time) >= placement.NotReadyPatience
 	}
 	return inputs, nil
-}
-
-// readinessChangedAt is since when a node is as its condition Ready says, by the clock of whoever
-// wrote that. A program that looks once has no other.
-func readinessChangedAt(nodes []corev1.Node, name string) time.Time {
-	for i := range nodes {
-		if nodes[i].Name == name {
-			return readyOf(&nodes[i]).LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
 }

@@ -100,7 +100,7 @@ func enqueueIfRunning(q *atomic.Pointer[queue], name types.NamespacedName, after
 	}
 }
 
-// queueSource lets an ExternalIPAM add to the queue of a reconciler.
+// queueSource lets others add to the queue of a reconciler.
 func queueSource(to *atomic.Pointer[queue]) source.Source {
 	return source.Func(func(_ context.Context, q queue) error {
 		to.Store(&q)

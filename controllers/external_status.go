@@ -46,14 +46,7 @@ func withObservation(sg *v1.ServiceGroup, o *ipam.Observation) *v1.ServiceGroup 
 			sg.Status.Pools, v1.PoolStatus{Range: p.Addrs.String(), Subnet: p.Subnet.String(), Recorded: ptr.To(p.Recorded)},
 		)
 	}
-	if message := describeDrift(o); message == "" {
-		meta.RemoveStatusCondition(&sg.Status.Conditions, v1.ConditionDrift)
-	} else {
-		meta.SetStatusCondition(&sg.Status.Conditions, metav1.Condition{
-			Type: v1.ConditionDrift, Status: metav1.ConditionTrue, ObservedGeneration: sg.Generation,
-			Reason: v1.ReasonRecordsDiffer, Message: textlimit.Shorten(message, maxMessage),
-		})
-	}
+	setWhileTrue(&sg.Status.Conditions, sg.Generation, v1.ConditionDrift, v1.ReasonRecordsDiffer, describeDrift(o))
 	return sg
 }
 

@@ -11,7 +11,6 @@ import (
 
 // plannedWrite is an Announcement with standby or asking that is to be as it is planned, or to go.
 type plannedWrite struct {
-	name   string
 	spec   *v1.AnnouncementSpec // nil if it is to go
 	stored *v1.Announcement     // nil if it is not there
 }
@@ -48,7 +47,7 @@ func (r *PlacementReconciler) writePlanned(
 ) error {
 	writes := map[string]*plannedWrite{}
 	for i := range stored {
-		writes[stored[i].Name] = &plannedWrite{name: stored[i].Name, stored: &stored[i]}
+		writes[stored[i].Name] = &plannedWrite{stored: &stored[i]}
 	}
 	lbNodeAgent := map[string]string{}
 	for i := range inputs.Nodes {
@@ -56,22 +55,19 @@ func (r *PlacementReconciler) writePlanned(
 	}
 	for name, spec := range wanted {
 		if writes[name] == nil {
-			writes[name] = &plannedWrite{name: name}
+			writes[name] = &plannedWrite{}
 		}
 		spec.LBNodeAgent, spec.HeartbeatSeconds = lbNodeAgent[spec.NodeName], result.HeartbeatSeconds[spec.NodeName]
 		writes[name].spec = spec
 	}
 	names := slices.Sorted(maps.Keys(writes))
-	return forEachParallel(
-		r.ParallelWrites, len(names), func(i int) error { return r.writeOnePlanned(ctx, writes[names[i]]) },
-	)
-}
-
-func (r *PlacementReconciler) writeOnePlanned(ctx context.Context, w *plannedWrite) error {
-	if w.spec == nil {
-		return r.deleteIfUnchanged(ctx, w.stored)
-	}
-	node := w.spec.NodeName
-	_, err := r.putAnnouncement(ctx, &nodePlan{node: node, labels: nodeLabels(node)}, w.name, *w.spec, w.stored)
-	return err
+	return forEachParallel(r.ParallelWrites, len(names), func(i int) error {
+		w := writes[names[i]]
+		if w.spec == nil {
+			return r.deleteIfUnchanged(ctx, w.stored)
+		}
+		node := w.spec.NodeName
+		_, err := r.putAnnouncement(ctx, &nodePlan{node: node, labels: nodeLabels(node)}, names[i], *w.spec, w.stored)
+		return err
+	})
 }

@@ -199,12 +199,8 @@ func (r *PlacementReconciler) putAnnouncement(
 	for attempt := 1; ; attempt++ {
 		a := &v1.Announcement{ObjectMeta: *meta.DeepCopy(), Spec: spec}
 		a.OwnerReferences = nil
-		if n.labels != nil {
-			a.Labels = maps.Clone(a.Labels)
-			if a.Labels == nil {
-				a.Labels = map[string]string{}
-			}
-			maps.Copy(a.Labels, n.labels)
+		for key, value := range n.labels {
+			metav1.SetMetaDataLabel(&a.ObjectMeta, key, value)
 		}
 		err := r.Client.Update(ctx, a, client.FieldOwner(ownerPlacement))
 		if err == nil {

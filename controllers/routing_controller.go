@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -126,13 +127,7 @@ var communitiesChanged = onlyChanged(func(before, after *corev1.Service) bool {
 
 // isOfSpeakers reports whether an object is one that the reconciler makes for speakers.
 func isOfSpeakers(obj client.Object) bool {
-	labels := obj.GetLabels()
-	for key, value := range routing.SpeakerLabels() {
-		if labels[key] != value {
-			return false
-		}
-	}
-	return true
+	return labels.SelectorFromSet(routing.SpeakerLabels()).Matches(labels.Set(obj.GetLabels()))
 }
 
 // Reconcile writes what has changed of what the speakers are to do, and how BGPPeers are.

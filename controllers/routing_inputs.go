@@ -32,28 +32,20 @@ type routingInputs struct {
 	speakerSecrets []*corev1.Secret
 }
 
-// gather reads everything that the NodeRoutings depend on from the cache.
+// gather reads everything that the NodeRoutings depend on from the cache. BGPPeers and NodeRoutings are the cache's own:
+// they must not be changed.
 func (r *RoutingReconciler) gather(ctx context.Context) (*routingInputs, error) {
-	g := &routingInputs{
-		lbNodeAgents: map[string]*v1.LBNodeAgent{}, nodeUIDs: map[string]types.UID{},
-		secrets: map[string]map[string][]byte{},
+	g := &routingInputs{lbNodeAgents: map[string]*v1.LBNodeAgent{}, secrets: map[string]map[string][]byte{}}
+	g.Now = r.Now()
+	var err error
+	if g.Peers, err = ListBGPPeers(ctx, r.Client, r.Namespace); err != nil {
+		return nil, err
 	}
-	g.Now, g.Routings = r.Now(), map[string]*v1.NodeRouting{}
-	in := client.InNamespace(r.Namespace)
-	var peers v1.BGPPeerList
-	if err := r.Client.List(ctx, &peers, in); err != nil {
-		return nil, fmt.Errorf("list BGPPeers: %w", err)
-	}
-	g.Peers = peers.Items
-	var routings v1.NodeRoutingList
-	if err := r.Client.List(ctx, &routings, in); err != nil {
-		return nil, fmt.Errorf("list NodeRoutings: %w", err)
-	}
-	for i := range routings.Items {
-		g.Routings[routings.Items[i].Spec.NodeName] = &routings.Items[i]
+	if g.Routings, err = listRoutings(ctx, r.Client, r.Namespace); err != nil {
+		return nil, err
 	}
 	var agents v1.LBNodeAgentList
-	if err := r.Client.List(ctx, &agents, in); err != nil {
+	if err := r.Client.List(ctx, &agents, client.InNamespace(r.Namespace)); err != nil {
 		return nil, fmt.Errorf("list LBNodeAgents: %w", err)
 	}
 	for i := range agents.Items {

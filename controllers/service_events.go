@@ -36,13 +36,10 @@ func (r *ServiceReconciler) recordAddressEvents(before, svc *corev1.Service, res
 			addressesOrNothing(allocation.ShownAddresses(before)), allocation.JoinAddresses(allocated))
 	}
 	if len(result.LostAddresses) > 0 {
-		lost := make([]string, len(result.LostAddresses))
-		for i, l := range result.LostAddresses {
-			lost[i] = l.String()
-		}
 		r.Recorder.Eventf(
 			svc, nil, corev1.EventTypeWarning, v1.EventDuplicateAddress, "Withdraw",
-			"%s: it is not shared, and this one gives it up", strings.Join(lost, ", "),
+			"%s: it is not shared, and this one gives it up",
+			strings.Join(textlimit.Texts(result.LostAddresses), ", "),
 		)
 	}
 	released := slices.DeleteFunc(

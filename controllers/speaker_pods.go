@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,12 +42,9 @@ func SlimPod(obj any) (any, error) {
 // hasRunningContainer reports whether a container of a pod runs, Ready or not: a speaker that is not Ready yet says of
 // its sessions what is so.
 func hasRunningContainer(pod *corev1.Pod) bool {
-	for i := range pod.Status.ContainerStatuses {
-		if pod.Status.ContainerStatuses[i].State.Running != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Running != nil
+	})
 }
 
 // withDeadSpeakersDown returns NodeRoutings by node, in which the sessions of speakers that are dead, as far as

@@ -32,7 +32,7 @@ func (p *placer) electNode(a *Address, holder *Node) *Node {
 	}
 	candidates = onlyLargest(candidates, a.WeightOf)
 	load := p.localCountOfNode[familyBits(a.Addr)]
-	share := p.fairShareOf(a, len(candidates))
+	share := (p.localCount[familyBits(a.Addr)] + len(candidates) - 1) / len(candidates) // of each, if all have as many
 	candidates = onlyLargest(candidates, func(n *Node) int { return -p.localCountOfGroupDomain[a.DomainOf(n)] })
 	if holder != nil && holder.AddressToHandOver == a.Addr {
 		share = 0
@@ -45,12 +45,6 @@ func (p *placer) electNode(a *Address, holder *Node) *Node {
 			cmp.Compare(y.Name, x.Name),
 		)
 	})
-}
-
-// fairShareOf is how many Local addresses of the family each of a number of nodes has if the
-// nodes have them in equal parts.
-func (p *placer) fairShareOf(a *Address, nodes int) int {
-	return (p.localCount[familyBits(a.Addr)] + nodes - 1) / max(nodes, 1)
 }
 
 // explainNoEligibleNode says of up to eight nodes why it cannot take an address, by the checks for that.

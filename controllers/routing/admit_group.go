@@ -106,17 +106,11 @@ func saysTheSame(a, b *v1.ServiceGroupBGP) bool {
 		if n.Advertise != nil && *n.Advertise {
 			n.Advertise = nil
 		}
-		n.Peers, n.Communities = sortedCopy(n.Peers), sortedCopy(n.Communities)
-		n.LargeCommunities = sortedCopy(n.LargeCommunities)
+		n.Peers, n.Communities = slices.Sorted(slices.Values(n.Peers)), slices.Sorted(slices.Values(n.Communities))
+		n.LargeCommunities = slices.Sorted(slices.Values(n.LargeCommunities))
 		return n
 	}
 	return equality.Semantic.DeepEqual(normal(a), normal(b))
-}
-
-func sortedCopy[T ~string](s []T) []T {
-	s = slices.Clone(s)
-	slices.Sort(s)
-	return s
 }
 
 // sharedNetwork returns a network in which both groups have addresses on the virtual interface.
