@@ -152,7 +152,7 @@ func SlimEndpointSlice(obj any) (any, error) {
 }
 
 // SlimNode makes the cache keep of a Node its labels, taints and addresses, which address it is
-// asked to hand over, and whether it is Ready.
+// asked to hand over, and whether it is unschedulable and Ready.
 func SlimNode(obj any) (any, error) {
 	n, ok := obj.(*corev1.Node)
 	if !ok {

@@ -7,6 +7,8 @@
 //   - PlacementReconciler writes what each node is to announce.
 //   - AnnouncedReconciler reports on each Service what nodes announce for it, what speakers
 //     advertise, and what other nodes get answers for.
+//   - RoutingReconciler writes to which neighbours each node advertises what, runs speakers, and
+//     reports on BGPPeers.
 //   - PolicyReconciler keeps the policies in place that limit who may write what.
 //
 // Every replica runs LivenessTracker, which tells placement which agents renew their Leases.

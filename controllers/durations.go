@@ -151,7 +151,7 @@ func enqueueAfter(delay func() time.Duration, requests mapFunc) handler.EventHan
 	}
 }
 
-// drainTimeout is how long an excluded node keeps its Virtual addresses while its speaker
+// drainTimeout is how long an excluded or cordoned node keeps its Virtual addresses while its speaker
 // withdraws the routes to them, which takes 8 s.
 const drainTimeout = 30 * time.Second
 

@@ -36,7 +36,7 @@ type ExternalIPAM struct {
 	installationID        types.UID
 	isDefaultLoadBalancer bool
 	broker                *ipam.Broker
-	// index is the allocator's. The allocator sets it before the Broker starts.
+	// index is the allocator's, which takes it from here.
 	index *serviceIndex
 	// serviceQueue and groupQueue are the queues of the reconcilers, once these run.
 	serviceQueue, groupQueue atomic.Pointer[queue]

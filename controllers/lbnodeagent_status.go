@@ -87,7 +87,7 @@ func lbNodeAgentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentN
 	errs := agents.Validate(agent)
 	switch {
 	case len(errs) > 0:
-		ready.Reason, ready.Message = v1.ReasonInvalid, textlimit.Shorten(errs.ToAggregate().Error(), 4096)
+		ready.Reason, ready.Message = v1.ReasonInvalid, textlimit.Shorten(errs.ToAggregate().Error(), maxMessage)
 	case nodes.apiRefusal != nil:
 		ready.Reason, ready.Message = v1.ReasonRefused,
 			textlimit.Shorten("The API server refuses what the agents need: "+nodes.apiRefusal.Error(), maxMessage)

@@ -61,7 +61,8 @@ func (r *PlacementReconciler) explanations(
 	return explanations
 }
 
-// reportPlacement logs, counts and records the moves that have begun, and the failovers that are over.
+// reportPlacement logs, counts and records the moves that have begun, and the failovers that are over, and sets the
+// metrics that count addresses and nodes.
 // That a move is new, or a failover over, follows from the Announcements as they were before: a
 // restart of the manager repeats no event, and loses one only between the write and the event.
 //

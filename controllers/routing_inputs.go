@@ -32,8 +32,8 @@ type routingInputs struct {
 	speakerSecrets []*corev1.Secret
 }
 
-// gather reads everything that the NodeRoutings depend on from the cache. BGPPeers and NodeRoutings are the cache's own:
-// they must not be changed.
+// gather reads everything that the NodeRoutings depend on from the cache. BGPPeers and NodeRoutings are the cache's
+// own: they must not be changed.
 func (r *RoutingReconciler) gather(ctx context.Context) (*routingInputs, error) {
 	g := &routingInputs{lbNodeAgents: map[string]*v1.LBNodeAgent{}, secrets: map[string]map[string][]byte{}}
 	g.Now = r.Now()

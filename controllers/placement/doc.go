@@ -104,8 +104,9 @@
 // So which phase an address is in, and whether the address moves back, is decided in phase.go (phaseOf), by
 // the holder that entries.go finds (holderOf); which node is elected, in elect.go.
 //
-// What a phase waits for has a deadline where hasLasted compares how long it has lasted, and
-// nowhere else: the soonest of all is the result's NextDeadline.
+// What a phase waits for has a deadline where hasLasted compares how long it has lasted, or noteDeadlinesOf notes
+// what Clocks has compared: the soonest of all is the result's NextDeadline. Facts that are awaited have none, as
+// the manager looks again and again at addresses without a node.
 //
 // No epoch is given twice while an address has entries: those of other nodes note the
 // highest epoch that was given, and are written before the entry that has it, each only if

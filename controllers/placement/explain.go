@@ -20,9 +20,9 @@ type NodeVerdict struct {
 
 // AddressVerdict says where an address is, and of each node why or why not.
 type AddressVerdict struct {
-	// Type is empty while it is undecided. Waiting says what an address without a node waits
-	// for before one is elected.
-	Type     v1.AnnounceType
+	// Type is empty while it is undecided.
+	Type v1.AnnounceType
+	// WaitsFor says what an address without a node waits for before one is elected.
 	WaitsFor Explanation
 	// Phase of a Local address, and of one whose type is undecided.
 	Phase Phase

@@ -97,7 +97,7 @@ type Result struct {
 	// Unplaced says why an address has no node.
 	Unplaced map[netip.Addr]Explanation
 	// NextDeadline is in how long the result may differ because of what has not happened by
-	// then; 0 is never.
+	// then; 0 is never. It is not about Unplaced addresses that wait for facts.
 	NextDeadline time.Duration
 }
 

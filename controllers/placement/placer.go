@@ -138,11 +138,11 @@ func (p *placer) noteDeadlinesOf(n *Node) {
 
 // indexEntries notes the entries by address.
 func (p *placer) indexEntries() {
-	assignments, pointers := make([]judgedEntry, len(p.inputs.Entries)), make([]*judgedEntry, len(p.inputs.Entries))
+	judged, pointers := make([]judgedEntry, len(p.inputs.Entries)), make([]*judgedEntry, len(p.inputs.Entries))
 	p.entriesByAddress = make(map[netip.Addr][]*judgedEntry, len(p.inputs.Entries))
 	for i := range p.inputs.Entries {
 		e := &p.inputs.Entries[i]
-		assignments[i], pointers[i] = p.judgeEntry(e), &assignments[i]
+		judged[i], pointers[i] = p.judgeEntry(e), &judged[i]
 		if others := p.entriesByAddress[e.Addr]; len(others) > 0 {
 			p.entriesByAddress[e.Addr] = append(others, pointers[i])
 		} else { // as a rule there is one

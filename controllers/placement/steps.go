@@ -84,7 +84,7 @@ func (e *judgedEntry) isBarred() bool {
 
 // hasLasted reports whether something has lasted for as long as a limit. Where it has not, the
 // result may differ once it has, and placement is to be done again then. Place compares no
-// duration in another way, so no deadline is forgotten.
+// duration in another way, so it forgets no deadline.
 func (p *placer) hasLasted(elapsed, limit time.Duration) bool {
 	p.noteDeadline(limit - elapsed)
 	return elapsed >= limit

@@ -48,7 +48,7 @@ type rules struct {
 	groups             []v1.RoutingGroup
 	serviceCommunities []v1.ServiceCommunities
 	withheld           []string
-	// conditions are what there is to say of ServiceGroups, by name, and unknown of addresses whose
+	// conditions are what there is to say of ServiceGroups, by name, and unknownGroupsProblem of addresses whose
 	// ServiceGroup nobody knows.
 	conditions           map[string]metav1.Condition
 	unknownGroupsProblem string

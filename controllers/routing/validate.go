@@ -75,8 +75,8 @@ func isInternal(peer v1.PeerASN, own uint32) bool {
 	return peer == v1.PeerASNInternal || peer.Number() == own && own != 0
 }
 
-// PeerWarnings is what the author of a BGPPeer may not have meant: nodeNames are all nodes with
-// their labels.
+// PeerWarnings is what the author of a BGPPeer may not have meant: nodes are all nodes with their
+// labels.
 func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 	var warnings []string
 	selected := selectNodes(p, nodes)
