@@ -163,15 +163,19 @@ func (l *LivenessTracker) noteHeard() {
 	l.heardAt = now
 }
 
-// forgetLease drops a Lease that is deleted, as its Node is.
+// forgetLease drops a Lease that is deleted, as its Node is, if it is an agent's.
 func (l *LivenessTracker) forgetLease(obj any) {
 	if deleted, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = deleted.Obj
 	}
-	if lease, ok := obj.(*coordinationv1.Lease); ok {
+	lease, ok := obj.(*coordinationv1.Lease)
+	if !ok {
+		return
+	}
+	if node, isAgents := strings.CutPrefix(lease.Name, v1.LeasePrefix); isAgents {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.leases, strings.TrimPrefix(lease.Name, v1.LeasePrefix))
+		delete(l.leases, node)
 		pacing.Signal(l.changes) // the node's agent may need the Lease again
 	}
 }

@@ -302,3 +302,13 @@ func TestExpiries(t *testing.T) {
 		}
 	}
 }
+
+// TestDeletedLeaseOfAnother deletes a Lease that is no agent's, and has the name of a node: the node's agent lives on.
+func TestDeletedLeaseOfAnother(t *testing.T) {
+	w := newLeaseWatch()
+	w.hear("purelb-node1")
+	w.forgetLease(leaseAt("node1", 1))
+	w.expect(t, "a Lease with the name of the node is deleted", map[string]placement.Liveness{"node1": placement.Fresh})
+	w.forgetLease(leaseAt("purelb-node1", 1))
+	w.expect(t, "that of its agent is deleted", map[string]placement.Liveness{"node1": placement.Expired})
+}
