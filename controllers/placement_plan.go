@@ -70,7 +70,7 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 
 // planNode distributes the entries of one node over its Announcements. spec is what else
 // they say; only the first asks for the shared entries and describes successors. A node that
-// runs no agent, and has withdrawn everything, has no Announcement.
+// runs no agent gets no new Announcement and, once it has withdrawn everything, has none.
 func (r *PlacementReconciler) planNode(
 	node string, spec v1.AnnouncementSpec, placed []placement.Placed, existing []*v1.Announcement, runsAgent bool,
 ) nodePlan {
@@ -110,7 +110,11 @@ func (r *PlacementReconciler) planNode(
 		if name != node {
 			one.Successors = nil
 		}
-		if old := plan.stored[name]; old != nil && one.LBNodeAgent == "" { // the node has left its selector
+		if one.LBNodeAgent == "" { // the node has left its selector
+			old := plan.stored[name]
+			if old == nil {
+				continue // no agent would read a new one
+			}
 			one.LBNodeAgent, one.HeartbeatSeconds = old.Spec.LBNodeAgent, old.Spec.HeartbeatSeconds
 		}
 		plan.specs[name] = one

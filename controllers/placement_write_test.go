@@ -685,3 +685,27 @@ func TestNodeByMAC(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstAnnouncementDeletedAsNodeLeaves deletes the Announcement that is named after a node whose agent is gone,
+// while another of the node has yet to be withdrawn: the first is not made again, as no agent would read it, and as the
+// API server would refuse it without the name of an LBNodeAgent.
+func TestFirstAnnouncementDeletedAsNodeLeaves(t *testing.T) {
+	n := benchNode("n1")
+	delete(n.Labels, v1.LabelAgent)
+	second := &v1.Announcement{
+		ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "n1-2", Generation: 1},
+		Spec: v1.AnnouncementSpec{NodeName: "n1", LBNodeAgent: "default", Addresses: []v1.AnnouncedAddress{
+			{Address: "10.1.0.9", PrefixLength: 24, Type: v1.AnnounceLocal, ClaimPolicy: v1.ClaimProbe, Epoch: 1},
+		}},
+	}
+	b := newBench(t, benchAgent(), n, second)
+	b.renewLeases(b.PlacementReconciler, "n1")
+	b.place(b.PlacementReconciler)
+	var got []string
+	for _, a := range b.announcements() {
+		got = append(got, fmt.Sprintf("%s of %q leaving %t", a.Name, a.Spec.LBNodeAgent, a.Spec.AgentLeaving))
+	}
+	if diff := cmp.Diff([]string{`n1-2 of "default" leaving true`}, got); diff != "" {
+		t.Errorf("Announcements (-want +got):\n%s", diff)
+	}
+}
