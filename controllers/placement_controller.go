@@ -72,7 +72,7 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 
 	wait := shortestWait(
 		result.NextDeadline, cluster.untilNextDrainTimeout(now), r.state.refusals.UntilRetry(now),
-		r.untilWriteRetry(ctx, err),
+		untilWriteRetry(ctx, &r.state.writeRetry, err, "Not all Announcements could be written"),
 	)
 	if len(result.Unplaced) > 0 {
 		wait = shortestWait(wait, unplacedInterval)
@@ -82,14 +82,14 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 
 // untilWriteRetry says when to write again what could not be written, and logs why it
 // could not. That an object is not as it was read any more is no error: the cache shows it
-// soon.
-func (r *PlacementReconciler) untilWriteRetry(ctx context.Context, err error) time.Duration {
+// soon. retry is of those that write, and message what the log says.
+func untilWriteRetry(ctx context.Context, retry *pacing.Backoff, err error, message string) time.Duration {
 	if err == nil {
-		r.state.writeRetry.Reset()
+		retry.Reset()
 		return 0
 	}
 	if !isOnlyOutdated(err) {
-		log.FromContext(ctx).Error(err, "Not all Announcements could be written")
+		log.FromContext(ctx).Error(err, message)
 	}
-	return r.state.writeRetry.Next()
+	return retry.Next()
 }

@@ -66,6 +66,8 @@ type routingState struct {
 	// speakers are the DaemonSets that were written, by LBNodeAgent. Without them each is written once
 	// more, which changes nothing.
 	speakers map[string]writtenSpeakers
+	// writeRetry is when to write again what could not be written: it holds up nothing else. Without it that is at once.
+	writeRetry pacing.Backoff
 }
 
 // writtenSpeakers is a DaemonSet as it was rendered, and the object that it was then.
@@ -89,6 +91,7 @@ func (r *RoutingReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // Component prepares the reconciler, and returns it and what wakes it.
 func (r *RoutingReconciler) Component() Component {
 	r.batch = pacing.Batch{Wait: batchWait, Gap: batchWait, RestPerWork: restPerRouting, MaxGap: maxRoutingRest}
+	r.state.writeRetry = pacing.Backoff{Min: batchWait, Max: maxWriteRetry}
 	all := batchedBy(&r.batch, r.Now, func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{wholeCluster}
 	})
@@ -154,10 +157,9 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 	if isOnlyOutdated(err) {
 		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	wait := shortestWait(paced.Wait, g.Ignored.Wait)
+	wait := shortestWait(
+		paced.Wait, g.Ignored.Wait, untilWriteRetry(ctx, &r.state.writeRetry, err, "Not all of routing could be written"),
+	)
 	if result.IsProvisional {
 		wait = shortestWait(wait, provisionalInterval)
 	}
@@ -175,7 +177,7 @@ func (r *RoutingReconciler) writeRoutings(ctx context.Context, g *routingInputs,
 		}
 		changed = append(changed, &v1.NodeRouting{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: r.Namespace, Name: node, Labels: map[string]string{v1.LabelNode: node},
+				Namespace: r.Namespace, Name: node, Labels: nodeLabels(node),
 				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: g.nodeUIDs[node]}},
 			},
 			Spec: spec,

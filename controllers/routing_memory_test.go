@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -34,6 +35,8 @@ type routingWorld struct {
 	events     *events.FakeRecorder
 	// writes are those since the last call of takeWrites: verb, kind, and status if it is one.
 	writes []string
+	// refusedNode is the node whose NodeRouting the API server refuses.
+	refusedNode string
 }
 
 // newRoutingWorld has some nodes n1, n2, … of the LBNodeAgent default.
@@ -73,6 +76,9 @@ func newRoutingWorld(t *testing.T, nodes int) *routingWorld {
 		defer mu.Unlock()
 		if r.Verb != "get" && r.Verb != "list" {
 			w.writes = append(w.writes, strings.TrimSpace(r.Verb+" "+r.Kind.Kind+" "+r.Subresource))
+			if r.Kind.Kind == "NodeRouting" && r.Key.Name == w.refusedNode {
+				return apierrors.NewInvalid(r.Kind.GroupKind(), r.Key.Name, nil)
+			}
 		}
 		return do()
 	}, nil)
@@ -458,4 +464,58 @@ func TestRoutingKeepsPasswords(t *testing.T) {
 			t.Errorf("%+v: the reason is %s", step, got)
 		}
 	}
+}
+
+// TestRoutingOfLongName has a node whose name is longer than the value of a label can be.
+func TestRoutingOfLongName(t *testing.T) {
+	w := newRoutingWorld(t, 1)
+	name := strings.Repeat("long.", 12) + "name" // 64 characters
+	w.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelAgent: "default"}}})
+	w.peer("p", anyPeer)
+	w.reconcile()
+	for node, want := range map[string]string{"n1": "n1", name: ""} {
+		if got := w.routing(node).Labels[v1.LabelNode]; got != want {
+			t.Errorf("the NodeRouting of %s has label %q, want %q", node, got, want)
+		}
+	}
+}
+
+// TestRoutingWithRefusedNode changes a setting of a BGPPeer while the API server refuses the NodeRouting of another
+// node: the turn of the first node ends when it is over, and what is refused is tried again, less and less often.
+func TestRoutingWithRefusedNode(t *testing.T) {
+	w := newRoutingWorld(t, 3)
+	w.reconciler.Component()
+	w.peer("p", anyPeer)
+	w.refusedNode = "n3"
+	waits := []time.Duration{w.reconcile().RequeueAfter}
+	for _, node := range []string{"n1", "n2"} {
+		n := w.routing(node)
+		n.Status = v1.NodeRoutingStatus{ObservedGeneration: n.Generation, Sessions: []v1.RoutingSession{
+			{Peer: "p", Neighbor: "192.0.2.1", State: v1.SessionEstablished},
+		}}
+		w.must(w.Status().Update(t.Context(), n))
+	}
+	p := &v1.BGPPeer{}
+	w.must(w.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "p"}, p))
+	p.Spec.HoldTime = &metav1.Duration{Duration: 90 * time.Second}
+	w.must(w.Update(t.Context(), p))
+	for range 15 {
+		waits = append(waits, w.reconcile().RequeueAfter)
+	}
+	if waits[0] <= 0 || waits[1] <= waits[0] || slices.Max(waits) != waits[15] || waits[15] > 10*time.Second {
+		t.Errorf("it is tried again after %v", waits)
+	}
+	now := time.Unix(1_800_000_000, 0).Add(31 * time.Second)
+	w.reconciler.Now = func() time.Time { return now }
+	w.reconcile()
+	for _, node := range []string{"n1", "n2"} {
+		if got := w.routing(node).Spec.Peers[0].HoldSeconds; got != 90 {
+			t.Errorf("%s has a hold time of %d s", node, got)
+		}
+	}
+	w.refusedNode = ""
+	if wait := w.reconcile().RequeueAfter; wait > 30*time.Second {
+		t.Errorf("after all is written the next look is in %s", wait)
+	}
+	w.routing("n3")
 }
