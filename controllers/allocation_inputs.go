@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
 // AdmissionOf reads, from the cache, what ServiceGroups and Services are checked against
@@ -50,9 +53,13 @@ func allocationInputs(
 	if err != nil {
 		return nil, nil, err
 	}
+	var lbNodeAgents v1.LBNodeAgentList
+	if err := c.List(ctx, &lbNodeAgents, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list LBNodeAgents: %w", err)
+	}
 	inputs := &allocation.Inputs{
 		Catalog:          allocation.NewCatalog(groups.Items, namespace),
-		AnnounceType:     announceTypeBy(announcements),
+		AnnounceType:     announceTypeBy(nodes.Items, lbNodeAgents.Items, announcements),
 		AreFactsComplete: func() bool { return areFactsComplete(nodes.Items, announcements) },
 	}
 	if inputs.Catalog.SelectsNamespaces() {
@@ -78,32 +85,59 @@ func areFactsComplete(nodes []corev1.Node, announcements []v1.Announcement) bool
 	})
 }
 
-// announceTypeBy returns a function that says how nodes announce addresses of a range of a
-// local group, by the interfaces that their agents report: on one node's interface if
-// some node has one in the range's subnet, else on virtual interfaces. The function
-// returns an empty type while no node has reported its interfaces.
-func announceTypeBy(announcements []v1.Announcement) func(allocation.Range) v1.AnnounceType {
-	isReported := false
-	var subnets []netip.Prefix
-	for i := range announcements {
-		isReported = isReported || hasReportedFacts(&announcements[i])
-		for _, iface := range placementInterfaces(&announcements[i]) {
-			for _, s := range iface.Subnets {
-				if s.Bits() < s.Addr().BitLen() {
-					subnets = append(subnets, s)
-				}
-			}
-		}
-	}
-	return func(r allocation.Range) v1.AnnounceType {
-		if !isReported {
-			return ""
-		}
-		for _, s := range subnets {
-			if s.Contains(r.Addrs.From()) {
-				return v1.AnnounceLocal
-			}
-		}
-		return v1.AnnounceVirtual
-	}
+// announceTypeBy returns a function that says how nodes announce addresses of a range of a local group, as placement
+// decides it of addresses that none announces yet, and by the interfaces that agents have reported: on one node's
+// interface if some node has one in the range's subnet that counts, else on virtual interfaces. The function returns an
+// empty type while no node has reported its interfaces.
+func announceTypeBy(
+	nodes []corev1.Node, lbNodeAgents []v1.LBNodeAgent, announcements []v1.Announcement,
+) func(allocation.Range) v1.AnnounceType {
+	typeOf := sync.OnceValue(func() func(netip.Addr, netip.Prefix) v1.AnnounceType {
+		return placement.AnnounceTypeBy(nodesWithReports(nodes, lbNodeAgents, announcements))
+	})
+	return func(r allocation.Range) v1.AnnounceType { return typeOf()(r.Addrs.From(), r.Subnet) }
 }
+
+// nodesWithReports returns the nodes, with what decides whether they may have Local addresses: what their agents
+// report, and what that is held against.
+func nodesWithReports(
+	nodes []corev1.Node, lbNodeAgents []v1.LBNodeAgent, announcements []v1.Announcement,
+) []placement.Node {
+	subnets := map[string][]netip.Prefix{}
+	for i := range lbNodeAgents {
+		subnets[lbNodeAgents[i].Name] = allowedSubnets(&lbNodeAgents[i])
+	}
+	byName := make(map[string]*placement.Node, len(nodes))
+	for i := range nodes {
+		byName[nodes[i].Name] = &placement.Node{Name: nodes[i].Name, Addresses: addressesOfNode(&nodes[i])}
+	}
+	for i := range announcements {
+		a := &announcements[i]
+		if !hasReportedFacts(a) {
+			continue
+		}
+		if byName[a.Name] == nil { // its Node is gone
+			byName[a.Name] = &placement.Node{Name: a.Name}
+		}
+		addReportedFacts(byName[a.Name], []*v1.Announcement{a})
+		byName[a.Name].AllowedSubnets = subnets[a.Spec.LBNodeAgent]
+	}
+	all := make([]placement.Node, 0, len(byName))
+	for _, n := range byName {
+		all = append(all, *n)
+	}
+	return all
+}
+
+// allowedSubnetsChanged lets through that an LBNodeAgent names other subnets in which its nodes may have Local
+// addresses.
+var allowedSubnetsChanged = changed(func(before, after *v1.LBNodeAgent) bool {
+	return !slices.Equal(allowedSubnets(before), allowedSubnets(after))
+})
+
+// localSubnetsChanged lets through the changes of an Announcement that decide in which subnets its node may have
+// Local addresses.
+var localSubnetsChanged = predicate.Or[client.Object](
+	factsChanged,
+	changed(func(before, after *v1.Announcement) bool { return before.Spec.LBNodeAgent != after.Spec.LBNodeAgent }),
+)

@@ -67,7 +67,14 @@ func (r *ServiceReconciler) Component(cluster ComponentManager) Component {
 				Object: &v1.ServiceGroup{}, Handler: handler.EnqueueRequestsFromMapFunc(r.requestsForServicesOfGroup),
 				Changed: specOrRangesChanged,
 			},
-			{Object: &v1.Announcement{}, Handler: batched(r.requestsForServicesThatDependOnNodes), Changed: factsChanged},
+			{
+				Object: &v1.Announcement{}, Handler: batched(r.requestsForServicesThatDependOnNodes),
+				Changed: localSubnetsChanged,
+			},
+			{
+				Object: &v1.LBNodeAgent{}, Handler: batched(r.requestsForServicesThatDependOnNodes),
+				Changed: allowedSubnetsChanged,
+			},
 			{
 				Object: &corev1.Namespace{}, Handler: batched(r.requestsForServicesOfNamespace),
 				Changed: namespaceLabelsChanged, IsMetadata: true,

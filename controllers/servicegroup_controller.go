@@ -58,7 +58,8 @@ func (r *ServiceGroupReconciler) Component() Component {
 				Object: &corev1.Service{}, Handler: batchedFor(countDelay, r.requestsForAllGroups),
 				Changed: servicePlacementChanged,
 			},
-			{Object: &v1.Announcement{}, Handler: batched(r.requestsForAllGroups), Changed: factsChanged},
+			{Object: &v1.Announcement{}, Handler: batched(r.requestsForAllGroups), Changed: localSubnetsChanged},
+			{Object: &v1.LBNodeAgent{}, Handler: batched(r.requestsForAllGroups), Changed: allowedSubnetsChanged},
 			{
 				Object: &corev1.Namespace{}, Handler: batched(r.requestsForAllGroups), Changed: namespaceLabelsChanged,
 				IsMetadata: true,

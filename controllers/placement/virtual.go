@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -47,6 +48,17 @@ func (p *placer) typeOf(a *Address) (v1.AnnounceType, Explanation) {
 		return "", Explanation{v1.ReasonWaitingForFacts, "no agent has reported its node's interfaces yet"}
 	}
 	return v1.AnnounceVirtual, Explanation{}
+}
+
+// AnnounceTypeBy returns a function that says of an address of a local pool, given the pool's subnet, whether it is to
+// be Local or Virtual while no node announces it, by what the nodes have reported, whether more is awaited or not. It
+// returns an empty type if no node has reported anything. The function is not for concurrent use.
+func AnnounceTypeBy(nodes []Node) func(addr netip.Addr, subnet netip.Prefix) v1.AnnounceType {
+	p := newPlacerWithoutEntries(Inputs{Nodes: nodes})
+	return func(addr netip.Addr, subnet netip.Prefix) v1.AnnounceType {
+		announceType, _ := p.typeOf(&Address{Addr: addr, PoolType: v1.PoolTypeLocal, Subnet: subnet})
+		return announceType
+	}
 }
 
 // placeVirtual gives a Virtual address to the nodes that serve it.
