@@ -23,7 +23,7 @@ import (
 // called by the one that it is indented below: by its name, as a value, or by way of an interface.
 const walk = `
 Admission: a ServiceGroup is checked and stored; from ServiceGroup to ServiceGroup
-webhooks.serviceGroups.ValidateCreate
+webhooks.serviceGroupValidator.ValidateCreate
 	allocation.Admission.AdmitCreate
 		allocation.Admission.judge
 			allocation.acceptedGroups.judge
@@ -167,7 +167,7 @@ controllers.ServiceReconciler.Reconcile
 	controllers.ServiceReconciler.reconcileMissing
 		controllers.serviceIndex.remove
 			allocation.InUse.Delete
-		ipam.Broker.Forget
+		ipam.Broker.DropRequests
 			ipam.Broker.dropRequest
 				ipam.Broker.addRelease
 		controllers.ServiceReconciler.recordReleasesOfDeleted

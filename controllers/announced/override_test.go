@@ -10,7 +10,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-func TestOverrideOf(t *testing.T) {
+func TestDecideOverride(t *testing.T) {
 	local := []announced.Place{
 		{Address: "10.0.0.1", Type: v1.AnnounceVirtual}, {Address: "fd00::1", Type: v1.AnnounceLocal},
 	}

@@ -7,7 +7,7 @@ import (
 
 // A group is compared at once when something hints at changes, unless that was done in the last
 // minute, or fails: then the comparison's back-off says when.
-func TestLookSoon(t *testing.T) {
+func TestComparisonSoon(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		synced  time.Duration // ago
