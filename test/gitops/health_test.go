@@ -271,7 +271,7 @@ func runAgent(t *testing.T, node, lbNodeAgent string) {
 	agent := &nodeagent.Agent{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Kernel: kernel, Neighbours: silentLink{},
 		Metrics: nodeagent.NewMetrics(prometheus.NewRegistry()), NodeName: node, Namespace: purelbNamespace,
-		LBNodeAgent: lbNodeAgent,
+		LBNodeAgentName: lbNodeAgent,
 	}
 	g.Expect(agent.SetupWithManager(mgr)).To(Succeed())
 	ctx, cancel := context.WithCancel(context.Background())

@@ -14,7 +14,7 @@ import (
 // TestCloseConnections closes the connections to one port of one neighbour, and no other. Two neighbours on two
 // interfaces have the same link-local address.
 func TestCloseConnections(t *testing.T) {
-	if !nstest.InOwnNamespace(t) {
+	if !nstest.RunInOwnNamespace(t) {
 		return
 	}
 	nstest.Run(t, "ip link set lo up")
