@@ -44,8 +44,8 @@ func TestWhoseAddresses(t *testing.T) {
 	}
 }
 
-// TestPodInterfaces gives a node the interfaces of a container and of a virtual machine, with one MAC for both. It counts
-// as one of pods: the kinds of both are known by the names that netlink has for them, which ip(8) does not show.
+// TestPodInterfaces gives a node the interfaces of a container and of a virtual machine, with one MAC for both. It
+// counts as one of pods: the kinds of both are known by the names that netlink has for them, which ip(8) does not show.
 func TestPodInterfaces(t *testing.T) {
 	n := addVethPair(t)
 	nstest.Run(t, "ip link set eth1 address ee:ee:ee:ee:ee:ee")
