@@ -11,9 +11,10 @@
 // Beside the worker there also run: the heartbeat, which renews the node's Lease; the reporter, which
 // writes statuses; the savers, which write the checkpoint and, where the kernel does not mark the
 // agent's addresses, the record of them; the announcer, which sends gratuitous ARP and unsolicited
-// neighbour advertisements; and the defender, which listens to other stations and defends or yields
-// Local addresses within milliseconds. None waits for another, but the heartbeat for a sync, and only
-// savers wait for a disk.
+// neighbour advertisements; the prober, which asks links for addresses before they are added; the defender,
+// which listens to other stations and defends or yields Local addresses within milliseconds; watching, which
+// watches other nodes on each link; and reachability, which asks links for addresses of other nodes. None
+// waits for another, but the heartbeat for a sync, and only savers wait for a disk.
 //
 // An agent is fresh while its last successful renewal of the Lease started no more than two
 // periods ago, the time for which the node was suspended included. One that is not fresh may

@@ -5,7 +5,7 @@ import (
 )
 
 // The durations by which the agent sends, writes and waits, each with its reason. Those by
-// which it decides are in package plan.
+// which it decides are in packages plan, watch and reach.
 const (
 	// requestTimeout bounds a request to the API server. A renewal has to fit twice into the
 	// three periods after which the Lease expires.
@@ -49,8 +49,8 @@ const (
 
 	// checkpointReadTimeout is how long the start waits for a disk that may hang.
 	checkpointReadTimeout = 2 * time.Second
-	// checkpointGap is the least time between two checkpoints: with many addresses a checkpoint is
-	// large, and many may come one after the other.
+	// checkpointGap is the least time between two checkpoints, unless the agent has yielded or claimed an
+	// address: with many addresses a checkpoint is large, and many may come one after the other.
 	checkpointGap = time.Second
 	// ownershipGap is the least time between two writes of the record of the agent's addresses: short,
 	// since what is added meanwhile is unknown to the next process if this one is killed.

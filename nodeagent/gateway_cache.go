@@ -28,7 +28,8 @@ func newGatewayCache(kernel Kernel, now func() time.Time) gatewayCache {
 	return gatewayCache{kernel: kernel, now: now, macs: map[string]cachedMACs{}}
 }
 
-// setGateways makes the cache ask the kernel for these gateways from now on.
+// setGateways makes the cache ask the kernel for these gateways from now on. The MACs that it has it uses until
+// they are gatewayCacheTTL old.
 func (g *gatewayCache) setGateways(gateways map[string][]netip.Addr) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -95,7 +95,8 @@ func (h *heartbeat) Start(ctx context.Context) error {
 // beat renews the Lease once, unless the agent is stuck. An agent that was not fresh first lists
 // and applies what it may have missed, so that it never defends an address that has moved
 // meanwhile. Until the cache is filled, the agent does so before each renewal, since nothing else
-// tells it of changes. The reporter writes only after the renewal.
+// tells it of changes. As a rule the reporter writes only after the renewal: beat wakes it at its end, though a
+// sync that something else asks for meanwhile wakes it, too.
 func (h *heartbeat) beat(ctx context.Context) error {
 	h.freshness.noteBeat()
 	h.watchdog.PingWorker()

@@ -19,7 +19,7 @@ import (
 // The order is: a sync applies its decision, removes the virtual interface of a node that is to
 // have none, and only then passes on what to report. A sync that could not remove the interface
 // reports nothing, as the agent may be removed once it has reported that it has no address.
-// After a list at the API server the heartbeat renews the Lease first.
+// After a list at the API server the heartbeat renews the Lease first, unless another sync comes between.
 type reporter struct {
 	*report.Reporter[purelbv1.AnnouncementStatus]
 }

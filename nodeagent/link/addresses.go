@@ -96,7 +96,7 @@ func (n *Netlink) verifyTag(a plan.Address) error {
 	return errors.Join(err, n.Remove(a))
 }
 
-// listOn lists the addresses of an interface. They do not become known: the agent does not look at them.
+// listOn lists the addresses of an interface, which are not noted as known.
 func (n *Netlink) listOn(iface string) ([]netlink.Addr, error) {
 	link, err := n.handle.LinkByName(iface)
 	if err != nil {

@@ -112,21 +112,21 @@ func (k *known) noteListedAddresses(listed []netlink.Addr) {
 	clear(k.indexByKey)
 	k.addresses = slices.Grow(k.addresses[:0], len(listed))
 	for i := range listed {
-		if key, facts, ok := attributesOf(&listed[i]); ok {
+		if key, attributes, ok := attributesOf(&listed[i]); ok {
 			k.indexByKey[key] = len(k.addresses)
-			k.addresses = append(k.addresses, knownAddress{key: key, attributes: facts, at: k.listedAt})
+			k.addresses = append(k.addresses, knownAddress{key: key, attributes: attributes, at: k.listedAt})
 		}
 	}
 }
 
 // set notes an address: in its place, or as the last one.
-func (k *known) set(key addressKey, facts addressAttributes, at time.Time) {
+func (k *known) set(key addressKey, attributes addressAttributes, at time.Time) {
 	i, isKnown := k.indexByKey[key]
 	if !isKnown {
 		i = len(k.addresses)
 		k.addresses, k.indexByKey[key] = append(k.addresses, knownAddress{}), i
 	}
-	k.addresses[i] = knownAddress{key: key, attributes: facts, at: at}
+	k.addresses[i] = knownAddress{key: key, attributes: attributes, at: at}
 }
 
 // remove notes that an address is gone.
@@ -161,7 +161,7 @@ func (k *known) noting(
 
 // notingSet returns a change that adds or renews an address, and notes that.
 func (k *known) notingSet(do func(netlink.Link, *netlink.Addr) error) func(netlink.Link, *netlink.Addr) error {
-	return k.noting(do, func(key addressKey, facts addressAttributes) { k.set(key, facts, time.Now()) })
+	return k.noting(do, func(key addressKey, attributes addressAttributes) { k.set(key, attributes, time.Now()) })
 }
 
 // notingRemoval returns a change that removes an address, and notes that.
@@ -206,7 +206,7 @@ func lifetimeLeft(lifetime, after time.Duration) time.Duration {
 // cannot read is news.
 func (k *known) isNews(m syscall.NetlinkMessage) bool {
 	a, isRead := readAddress(m)
-	key, facts, isAddress := attributesOf(&a)
+	key, attributes, isAddress := attributesOf(&a)
 	if !isRead || !isAddress {
 		return true
 	}
@@ -216,7 +216,7 @@ func (k *known) isNews(m syscall.NetlinkMessage) bool {
 	if m.Header.Type == unix.RTM_DELADDR {
 		return isKnown || k.indexByKey == nil
 	}
-	return !isKnown || k.addresses[i].attributes != facts
+	return !isKnown || k.addresses[i].attributes != attributes
 }
 
 // readAddress reads what a notification says of an address, as netlink.AddrList reads what is listed.

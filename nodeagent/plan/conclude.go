@@ -49,7 +49,7 @@ type Conclusion struct {
 	// StateCounts are how many desired addresses are in each state.
 	StateCounts map[purelbv1.AddressState]int
 	// Statuses are those that the Announcements are to have, in their order; none if nothing
-	// is known, or the API server is away.
+	// is known, or the objects are those of the checkpoint.
 	Statuses []purelbv1.AnnouncementStatus
 	// StandbyAddressStatuses are what the statuses of the Announcements with standby are to say of
 	// addresses, in the order of those Announcements.

@@ -95,7 +95,7 @@ var decisionSteps = []struct {
 	// is not put back; before the step that asks the service proxy, which need not be asked for it.
 	{"pace repairs of what is removed again and again", (*decisionBuilder).paceRepairs},
 	// After all steps that remove addresses, since this step takes withdrawals away.
-	{"withdraw nothing while an Announcement is missing or the API server is away", (*decisionBuilder).withdrawNothing},
+	{"withdraw nothing while an Announcement is missing, or by the checkpoint alone", (*decisionBuilder).withdrawNothing},
 	// After all steps that decide which additions need a probe, since this step replaces those.
 	{"add the addresses for which the link is silent", (*decisionBuilder).addByAnswers},
 	// After all steps that add, since some of the additions that remain have to wait.

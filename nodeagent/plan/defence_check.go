@@ -43,7 +43,7 @@ func (c *Check) isOver(now time.Time) bool {
 }
 
 // beginCheck returns the Check of a station that is to be asked by itself; nil if it is being
-// asked already, or too many stations are.
+// asked already, too many stations are, or the rate of such questions allows no other.
 func (d *Defence) beginCheck(addr netip.Addr, state *HeldState, mac string, isClaimant bool, now time.Time) *Check {
 	maps.DeleteFunc(state.Checks, func(_ string, c *Check) bool { return c.isOver(now) })
 	if _, isBegun := state.Checks[mac]; isBegun || len(state.Checks) >= MaxChecks {

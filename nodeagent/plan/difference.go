@@ -201,7 +201,7 @@ func findOurs(settings Settings, desired map[netip.Addr]*Desired, observed Obser
 //
 // The kernel lists IPv4 addresses in the order in which they were added. It sends from the first
 // one where no address is in the gateway's subnet (inet_select_addr), and the kubelet and flannel
-// take the first one for the node's (see docs/reference/network-managers.md). So the first must be
+// take the first one for the node's (see docs/how-to/network-managers.md). So the first must be
 // the node's own. The kernel lists IPv6 addresses the other way round, the last one first, but
 // never sends from one with a preferred lifetime of 0.
 //

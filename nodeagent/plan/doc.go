@@ -7,7 +7,7 @@
 // for links, when to decide again. Conclude takes the Outcomes of these actions, and returns
 // the statuses to report and the Local addresses to defend. Neither changes its arguments.
 //
-// The steps of a decision are the list steps in decide.go, each with the reason for its place.
+// The steps of a decision are decisionSteps in decide.go, each with the reason for its place.
 // The base is Diff, which compares what is desired with what the kernel holds. The
 // operations are applied in this order:
 //

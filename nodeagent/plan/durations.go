@@ -53,9 +53,9 @@ const (
 	answerWindow       = time.Second
 	answerWindowForAll = 250 * time.Millisecond
 	// Hesitation is the longest random wait before the agent asks a suspect: of two agents
-	// that suspect each other one asks first, and the other keeps the address. A node that
-	// claimed an address itself hesitates for hesitateFor: the other may have claimed it at
-	// the same time.
+	// that suspect each other one asks first, and the other keeps the address. So long a node
+	// waits, too, that has added an address within hesitateFor before another one claims it:
+	// both may have claimed it at the same time.
 	Hesitation  = 100 * time.Millisecond
 	hesitateFor = time.Second
 	// A suspect is asked checkTries times, checkGap apart, and its answer counts until

@@ -86,7 +86,7 @@ type Observed struct {
 	Routes     []Route
 }
 
-// interfaceNamed returns the interfaceNamed with the name.
+// interfaceNamed returns the interface of a name, and whether there is one.
 func (o Observed) interfaceNamed(name string) (NetworkInterface, bool) {
 	for _, l := range o.Interfaces {
 		if l.Name == name {

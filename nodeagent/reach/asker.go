@@ -44,8 +44,8 @@ type askedAddress struct {
 	Target
 	// dueAt is when to ask next.
 	dueAt time.Time
-	// silences counts the last rounds in a row in which the holder did not answer, and counted the last
-	// ones of these in a row that count.
+	// silences counts the last rounds in a row in which the holder did not answer, and countedSilences the
+	// last ones of these in a row that count.
 	silences, countedSilences int
 	// hasHeardHolder is that the holder has answered this node, for whatever address.
 	hasHeardHolder bool

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// otherSuccessor returns the otherSuccessor successor of a name, or nil.
+// otherSuccessor returns the other successor of a name, or nil.
 func (t *Target) otherSuccessor(name string) *Node {
 	for i := range t.OtherSuccessors {
 		if t.OtherSuccessors[i].Name == name {

@@ -174,7 +174,7 @@ func (r *Reporter[S]) Set(statuses []Status[S]) {
 }
 
 // WriteDue writes what is due, and returns in how long there is more to write; 0 is when
-// something changes. It ends at the first request that is not answered in time.
+// something changes. It ends with the first batch of which something could not be written.
 func (r *Reporter[S]) WriteDue(ctx context.Context) (time.Duration, error) {
 	for ctx.Err() == nil {
 		batch, wait := r.dueReports()

@@ -42,7 +42,7 @@ func New(links ...plan.NetworkInterface) *Kernel {
 }
 
 // Put adds or replaces an address as another program does, or an earlier run of the agent:
-// the address is the agent's only if Ours is set.
+// the address is the agent's only if IsOurs is set.
 func (k *Kernel) Put(a plan.Address) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
