@@ -138,15 +138,15 @@ func (a *agents) start(ctx context.Context, n *node) error {
 		return fmt.Errorf("make the agent of %s: %w", name, err)
 	}
 	agent := &nodeagent.Agent{
-		Client:      trackedClient{mgr.GetClient(), name, a.tracker},
-		APIReader:   mgr.GetAPIReader(),
-		Kernel:      trackedKernel{n.kernel, name, a.tracker},
-		Neighbours:  a.wire.connect(n.number, a.shape.rack(n.number), n.kernel),
-		Metrics:     nodeagent.NewMetrics(prometheus.NewRegistry()),
-		NodeName:    name,
-		Namespace:   namespace,
+		Client:          trackedClient{mgr.GetClient(), name, a.tracker},
+		APIReader:       mgr.GetAPIReader(),
+		Kernel:          trackedKernel{n.kernel, name, a.tracker},
+		Neighbours:      a.wire.connect(n.number, a.shape.rack(n.number), n.kernel),
+		Metrics:         nodeagent.NewMetrics(prometheus.NewRegistry()),
+		NodeName:        name,
+		Namespace:       namespace,
 		LBNodeAgentName: lbNodeAgent,
-		Reconnect:   dialer.CloseAll,
+		Reconnect:       dialer.CloseAll,
 	}
 	if err := agent.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the agent of %s: %w", name, err)
