@@ -44,7 +44,7 @@ type PeerResult struct {
 	SelectedNodes []string
 	// SessionsByNode is how many sessions it gives each node.
 	SessionsByNode map[string]int
-	// Conflicts name the nodes on which an older BGPPeer has the same neighbour.
+	// ConflictNodes are the nodes on which an older BGPPeer has the same neighbour.
 	ConflictNodes []string
 	// Problems say why a node has no session, or not all families.
 	Problems []string

@@ -3,7 +3,7 @@
 //
 // Watchers judge kernels, not agents: the kernel of a living node answers although its agent
 // crashes, restarts or gets no processor time. A Watcher is for one watched node on one link.
-// Its caller ends a round each Settings.Interval by Round, sends the questions which that
+// Its caller ends a round each Settings.Interval by AdvanceRound, sends the questions which that
 // returns, and passes on all answers by Hear. What a Watcher says follows from a few rules:
 //
 //  1. An answer of the watched node's kernel to a question of the last rounds is a sign of
