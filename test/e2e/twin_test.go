@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -155,6 +156,7 @@ func (l *twinLab) watchAnnouncements(config *rest.Config) {
 	GinkgoHelper()
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // while the API server is away
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return hasty{next} })
 	api, err := client.NewWithWatch(config, client.Options{Scheme: kubeClient.Scheme()})
 	Expect(err).NotTo(HaveOccurred())
 	watching, stop := context.WithCancel(context.Background())
@@ -193,6 +195,18 @@ func (l *twinLab) watchAnnouncements(config *rest.Config) {
 		Eventually(ended).WithTimeout(waitLimit).Should(BeClosed())
 	})
 	Eventually(isListed).WithContext(l.ctx).WithTimeout(waitLimit).Should(BeClosed())
+}
+
+// hasty takes no advice to wait: client-go does for seconds what the answer of an API server that starts says of that.
+type hasty struct{ http.RoundTripper }
+
+// RoundTrip sends a request.
+func (h hasty) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := h.RoundTripper.RoundTrip(request)
+	if response != nil {
+		response.Header.Del("Retry-After")
+	}
+	return response, err //nolint:wrapcheck // it is the other's
 }
 
 // watchRetry is after which time Announcements are listed again.
@@ -570,8 +584,8 @@ func (l *twinLab) heal(ctx SpecContext) {
 	for _, node := range nodeNames() {
 		Expect(testLab.PowerOn(ctx, node)).To(Succeed())
 		Expect(testLab.PlugPort(ctx, node)).To(Succeed())
-		_ = testLab.HealAPI(ctx, node) // it may not be cut
-		signalKubelet(ctx, node, "CONT")
+		_ = testLab.HealAPI(ctx, node)                                             // it may not be cut
+		_, _ = testLab.NodeExec(ctx, node, "pkill", "-CONT", "-f", "kube kubelet") // it may be about to start
 		setExcluded(ctx, false, node)
 		kubectl(ctx, "uncordon", node)
 		kubectl(ctx, "annotate", "node", node, v1.AnnotationHandover+"-")
