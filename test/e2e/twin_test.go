@@ -221,7 +221,8 @@ func (l *twinLab) see(obj any) {
 			l.recorder.SawLease(o)
 		}
 	case *eventsv1.Event:
-		if o.Regarding.Kind != "Service" {
+		// Kubernetes itself has something to say of Services, too: the repair of cluster IPs, for example.
+		if o.Regarding.Kind != "Service" || !strings.HasPrefix(o.ReportingController, "purelb-") {
 			return
 		}
 		e := twin.Event{
