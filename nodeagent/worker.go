@@ -82,61 +82,35 @@ func (a *Agent) NeedLeaderElection() bool { return false }
 func (a *Agent) Start(ctx context.Context) error {
 	defer pacing.Signal(a.workerEnded)
 	a.watchdog.SetGiveEmptyItem(func() { pacing.Signal(a.emptyItem) })
-	retries := pacing.Backoff{Min: minRetry, Max: maxRetry}
-	rests := pacing.Batch{RestPerWork: syncRestFactor, MaxGap: maxSyncRest}
-	var dueAt time.Time     // of the next sync that nothing else wakes the worker for; zero for none
-	var restUntil time.Time // if a sync waits for the end of a rest; else zero
-	syncIn := func(wait time.Duration) {
-		if at := a.Tasks.Now().Add(wait); wait > 0 && (dueAt.IsZero() || at.Before(dueAt)) {
-			dueAt = at
-		}
-	}
+	schedule := newSyncSchedule()
 	sync := func(syncOnce func() (wait time.Duration, hasSynced bool, err error)) {
-		rests.Begin(a.Tasks.Now())
+		schedule.begin(a.Tasks.Now())
 		wait, hasSynced, err := syncOnce()
-		rests.End(a.Tasks.Now())
-		switch {
-		case err != nil:
+		schedule.end(a.Tasks.Now(), wait, hasSynced, err)
+		if err != nil {
 			log.FromContext(ctx).Error(err, "Not everything could be applied")
-			wait = retries.Next()
-		case hasSynced: // a list that failed leaves undone what the last sync could not do
-			retries.Reset()
 		}
-		syncIn(wait)
 	}
 	for ctx.Err() == nil {
 		a.watchdog.NoteItemTaken()
-		wait := tasks.Forever
-		switch {
-		case !restUntil.IsZero():
-			wait = tasks.Until(a.Tasks, restUntil)
-		case !dueAt.IsZero():
-			wait = tasks.Until(a.Tasks, dueAt)
-		}
+		wait := schedule.wait(a.Tasks.Now())
 		// The heartbeat waits for lists, while syncs may ask for syncs: lists come first, and rest for nothing.
 		const statusHasChanged, listsHaveChanged, isWoken = 1, 2, 3 // the places of the signals; an empty item is 0
-		switch signal := a.Tasks.Wait(ctx, wait, a.emptyItem, a.statusChanged, a.listsChanged, a.wake); signal {
+		switch a.Tasks.Wait(ctx, wait, a.emptyItem, a.statusChanged, a.listsChanged, a.wake) {
 		case statusHasChanged:
-			syncIn(statusCheckDelay)
+			schedule.syncIn(a.Tasks.Now(), statusCheckDelay)
 		case listsHaveChanged:
 			if list, isThere := tryReceive(a.listResults); isThere {
 				sync(func() (time.Duration, bool, error) { return a.syncListed(ctx, list) })
 			}
 			a.beginRequestedList(ctx)
 		case tasks.TimeOver, isWoken:
-			now := a.Tasks.Now()
-			if rest := rests.Delay(now); rest > 0 {
-				restUntil = now.Add(rest)
-				continue
+			if schedule.take(a.Tasks.Now()) {
+				sync(func() (time.Duration, bool, error) {
+					wait, err := a.syncWoken(ctx)
+					return wait, true, err
+				})
 			}
-			restUntil = time.Time{}
-			if signal == tasks.TimeOver && !now.Before(dueAt) {
-				dueAt = time.Time{}
-			}
-			sync(func() (time.Duration, bool, error) {
-				wait, err := a.syncWoken(ctx)
-				return wait, true, err
-			})
 		}
 	}
 	return nil
