@@ -31,16 +31,19 @@ func (p *placer) electNode(a *Address, holder *Node) *Node {
 		candidates = slices.DeleteFunc(candidates, func(n *Node) bool { return n.IsNotReady })
 	}
 	candidates = onlyLargest(candidates, a.WeightOf)
-	load := p.localCountOfNode[familyBits(a.Addr)]
+	count := p.localCountOfNode[familyBits(a.Addr)]
 	share := (p.localCount[familyBits(a.Addr)] + len(candidates) - 1) / len(candidates) // of each, if all have as many
 	candidates = onlyLargest(candidates, func(n *Node) int { return -p.localCountOfGroupDomain[a.DomainOf(n)] })
-	if holder != nil && holder.AddressToHandOver == a.Addr {
-		share = 0
+	isAskedFor := holder != nil && holder.AddressToHandOver == a.Addr
+	load := func(n *Node) int {
+		if isAskedFor {
+			return count[n.Name]
+		}
+		return max(count[n.Name]+1-share, 0) // by how much it would exceed its share: 0 for all that do not
 	}
 	return slices.MaxFunc(candidates, func(x, y *Node) int {
 		return cmp.Or(
-			// Those below their share first; among those above, the least loaded.
-			cmp.Compare(max(load[y.Name]+1-share, 0), max(load[x.Name]+1-share, 0)),
+			cmp.Compare(load(y), load(x)),
 			cmp.Compare(rendezvousScore(x.Name, a.Addr), rendezvousScore(y.Name, a.Addr)),
 			cmp.Compare(y.Name, x.Name),
 		)

@@ -47,20 +47,37 @@ func (p *placer) mayActOnLostEntry(a *Address) bool {
 // entry is handed over.
 func (e *judgedEntry) hasObservedHandover() bool { return e.step == stepHandingOver && e.IsObserved }
 
-// mayTakeOver decides whether the elected node may have the address although the holder
-// answers for it. The elected node may as soon as the holder's agent has observed that the
-// holder's entry is handed over. Where the holder's agent does not react, the elected node first
-// asks on the link: when the holder is known to answer, the elected node takes over if the
-// holder's Node is NotReady for long, or if the holder is not to have the address any more
-// and has had the time to observe that.
+// mayTakeOver decides whether the elected node may have the address although the holder answers for it, by
+// whether the holder's agent renews its Lease.
 func (p *placer) mayTakeOver(a *Address, s situation) bool {
-	answers := s.elected != nil && s.elected.ReportedState == v1.StateWaiting
 	if s.phase == FailingOver {
-		from := s.holder.node
-		isUnwanted := reasonAgainst(from, a, holdChecksWithoutLease) != ""
-		return answers && (from.IsNotReadyForLong || isUnwanted && s.holder.isOverdue) && !p.isMassExpiry
+		return p.mayTakeOverFromSilent(a, s)
 	}
-	return s.holder.hasObservedHandover() && !p.mayActOnLostEntry(a) || answers && s.holder.isOverdue
+	return p.mayTakeOverFromLive(a, s)
+}
+
+// mayTakeOverFromLive decides for a holder whose agent renews its Lease and is to hand the address over: the
+// elected node takes over as soon as that agent has observed it or, if it does not react in time, once the elected
+// node knows that the holder answers.
+func (p *placer) mayTakeOverFromLive(a *Address, s situation) bool {
+	if s.holder.hasObservedHandover() && !p.mayActOnLostEntry(a) {
+		return true
+	}
+	return s.holder.isOverdue && s.isAnswered()
+}
+
+// mayTakeOverFromSilent decides for a holder whose agent has not renewed its Lease. If the holder answers, it has the
+// address still: the elected node takes over only if the holder's Node is NotReady for long, or if the
+// holder is not to have the address any more and has had the time to observe that. Where most Leases have expired, the
+// fault may be the API server's, and no node takes over.
+func (p *placer) mayTakeOverFromSilent(a *Address, s situation) bool {
+	if p.isMassExpiry || !s.isAnswered() {
+		return false
+	}
+	if s.holder.node.IsNotReadyForLong {
+		return true
+	}
+	return s.holder.isOverdue && reasonAgainst(s.holder.node, a, holdChecksWithoutLease) != ""
 }
 
 // isTakeoverUnderWay reports whether a node may take the address over once its agent acts.

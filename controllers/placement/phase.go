@@ -73,7 +73,9 @@ type situation struct {
 func (p *placer) phaseOf(a *Address) situation {
 	s := situation{holder: p.holderOf(a), elected: p.electedOf(a)}
 	lingering := p.lingeringNodes(a)
-	if p.setPhaseByClaim(a, &s) {
+	if claim, reservedBy := p.successorClaimOf(a, s.elected); claim != nil {
+		s.claim, s.reservedBy = claim, reservedBy
+		s.phase, s.cause = p.phaseByClaim(claim, reservedBy)
 		return s
 	}
 	switch {
@@ -107,6 +109,11 @@ func (p *placer) phaseOf(a *Address) situation {
 // for it: that is not called back.
 func (s *situation) isTakeover() bool {
 	return s.elected != nil && s.elected.Spec.ClaimPolicy == v1.ClaimTakeover
+}
+
+// isAnswered reports whether the elected node has probed for the address, and the holder answers.
+func (s *situation) isAnswered() bool {
+	return s.elected != nil && s.elected.ReportedState == v1.StateWaiting
 }
 
 // placeLocal decides about a Local address, by its phase.

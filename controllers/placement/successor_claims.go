@@ -69,10 +69,10 @@ func (inputs *Inputs) AddClaims(claims []SuccessorClaim) {
 }
 
 // successorClaimOf returns the claim that counts for a Local address, and the holder's entry, which
-// reserves the claim's epoch: of several claims the one with the highest epoch. It returns nil
-// if there is none, or if the manager has the address taken over from its holder by another
-// node. The entry of a node that held the address, and has yielded or lost it, reserves epochs
-// until another node holds the address.
+// reserves the claim's epoch: of several claims the one with the highest epoch. It returns nil if there is
+// none, if the manager has the address taken over from its holder by another node, or if the holder's agent is
+// alive and is to hand the address over: that goes on as if there were no claim. The entry of a node that held the
+// address, and has yielded or lost it, reserves epochs until another node holds the address.
 func (p *placer) successorClaimOf(a *Address, elected *judgedEntry) (*SuccessorClaim, *judgedEntry) {
 	claims := p.claimsByAddress[a.Addr]
 	if len(claims) == 0 {
@@ -82,6 +82,10 @@ func (p *placer) successorClaimOf(a *Address, elected *judgedEntry) (*SuccessorC
 	if namedBy == nil || elected != nil && elected != namedBy && elected.Spec.ClaimPolicy == v1.ClaimTakeover {
 		return nil, nil
 	}
+	isLive := namedBy.node.Liveness != Expired && !namedBy.hasGivenUp()
+	if isLive && reasonAgainst(namedBy.node, a, holdChecks) != "" {
+		return nil, nil
+	}
 	for _, c := range claims {
 		n := p.nodeByName[c.Node]
 		if n != nil && c.Holder == namedBy.Node && reasonAgainst(n, a, successorClaimChecks) == "" {
@@ -89,6 +93,11 @@ func (p *placer) successorClaimOf(a *Address, elected *judgedEntry) (*SuccessorC
 		}
 	}
 	return nil, nil
+}
+
+// hasGivenUp reports whether the agent reports that it does not have the address, or has failed with it.
+func (e *judgedEntry) hasGivenUp() bool {
+	return e.hasReported() && e.ReportedState != v1.StateAnnounced || e.isBarred()
 }
 
 // holderOrReservingEntry is the entry that may reserve epochs of an address for successors: the holder's,
@@ -105,29 +114,18 @@ func (p *placer) holderOrReservingEntry(a *Address) *judgedEntry {
 	return nil
 }
 
-// setPhaseByClaim finds the phase of an address that a successor of its holder has claimed, and
-// reports whether there is a claim that counts. No report takes an address from another node
-// that renews its Lease and says that it announces the address: such a holder contests the
-// claim. A holder that has had the time to renew, and did not, loses the address to the claimer,
-// as does one that reports that it does not have the address.
-func (p *placer) setPhaseByClaim(a *Address, s *situation) bool {
-	c, e := p.successorClaimOf(a, s.elected)
-	if c == nil {
-		return false
+// phaseByClaim is the phase of an address that a successor of its holder has claimed, and the cause of TakenOver.
+// No report takes an address from another node that renews its Lease and says that it announces the address:
+// such a holder contests the claim. A holder that has had the time to renew, and did not, loses the address to
+// the claimer, as does one that reports that it does not have the address.
+func (p *placer) phaseByClaim(claim *SuccessorClaim, reservedBy *judgedEntry) (Phase, MoveCause) {
+	switch {
+	case reservedBy.hasGivenUp():
+		return TakenOver, CauseYielded
+	case reservedBy.node.Liveness == Expired && p.hasLasted(claim.Age, ClaimPatience):
+		return TakenOver, CauseClaimUnanswered
 	}
-	isExpired := e.node.Liveness == Expired
-	switch hadTime := p.hasLasted(c.Age, ClaimPatience); {
-	case e.hasReported() && e.ReportedState != v1.StateAnnounced || e.isBarred():
-		s.phase, s.cause = TakenOver, CauseYielded
-	case isExpired && hadTime:
-		s.phase, s.cause = TakenOver, CauseClaimUnanswered
-	case !isExpired && reasonAgainst(e.node, a, holdChecks) != "":
-		return false // the address is handed over as if there were no claim
-	default:
-		s.phase = Contested
-	}
-	s.claim, s.reservedBy = c, e
-	return true
+	return Contested, ""
 }
 
 // challengeHolder leaves an address with its holder until the manager has decided about a claim of it. If the
