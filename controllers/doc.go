@@ -11,5 +11,6 @@
 //     reports on BGPPeers.
 //   - PolicyReconciler keeps the policies in place that limit who may write what.
 //
-// Every replica runs LivenessTracker, which tells placement which agents renew their Leases.
+// Every replica runs LivenessTracker, which tells placement which agents renew their Leases: livenessBy decides after
+// how long without a renewal an agent counts as dead, and its addresses go to other nodes.
 package controllers

@@ -36,4 +36,7 @@
 //     Watcher lasts until the watched node holds none of its addresses under the same epoch any
 //     more. A node that has claimed an address watches the other successor, too: it may have
 //     claimed the address on the other side of a broken link.
+//
+// Watcher.isSilent says when a node counts as dead here. That is with the feature gate WireFailover alone, and for
+// successors; the manager goes by Leases, always: see LivenessTracker of package controllers.
 package watch
