@@ -165,7 +165,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 		"the owner":            func(svc *corev1.Service) any { return ownerOf(svc) },
 		"version and deletion": func(svc *corev1.Service) any { return slimMeta(&svc.ObjectMeta) },
 		"that it is to be shown": func(svc *corev1.Service) any {
-			return showsResult(svc, &allocation.Result{Addresses: record.Addresses})
+			return showsAddressesOf(svc, &allocation.Result{Addresses: record.Addresses})
 		},
 	} {
 		if got, want := read(kept), read(full); !reflect.DeepEqual(got, want) {

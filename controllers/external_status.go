@@ -81,12 +81,12 @@ func describeDrift(o *ipam.Observation) string {
 // specification, and of what its external system was seen to have.
 var specOrRangesChanged = changed(func(before, after *v1.ServiceGroup) bool {
 	return before.Generation != after.Generation || before.UID != after.UID ||
-		after.Spec.Netbox != nil && !equality.Semantic.DeepEqual(rangesOrWhyNone(before), rangesOrWhyNone(after))
+		after.Spec.Netbox != nil && !equality.Semantic.DeepEqual(externalInputsOf(before), externalInputsOf(after))
 })
 
-// rangesOrWhyNone is what decisions depend on of a group's external system: its ranges or, if
+// externalInputsOf is what decisions depend on of a group's external system: its ranges or, if
 // there are none, why not. In how many ways a system fails that is away is no matter of theirs.
-func rangesOrWhyNone(sg *v1.ServiceGroup) []string {
+func externalInputsOf(sg *v1.ServiceGroup) []string {
 	var state []string
 	for i := range sg.Status.Pools {
 		state = append(state, sg.Status.Pools[i].Range+" "+sg.Status.Pools[i].Subnet)

@@ -65,14 +65,15 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	result := placement.Place(inputs)
 
 	stored, err := r.writeAnnouncements(ctx, cluster, &inputs, &result)
-	err = errors.Join(err, r.writeAllCommons(ctx, cluster, &result), r.writeStandbys(ctx, cluster, &inputs, &result),
-		r.writeAskings(ctx, cluster, &inputs, &result))
+	err = errors.Join(err, r.writeAllCommons(ctx, cluster, &result),
+		r.writeStandbyAnnouncements(ctx, cluster, &inputs, &result),
+		r.writeAskingAnnouncements(ctx, cluster, &inputs, &result))
 	r.Explanations.set(r.explanations(&inputs, &result), inputs.Addresses)
 	r.reportPlacement(ctx, &inputs, &result, stored)
 
 	wait := shortestWait(
 		result.NextDeadline, cluster.untilNextDrainTimeout(now), r.state.refusals.UntilRetry(now),
-		untilWriteRetry(ctx, &r.state.writeRetry, err, "Not all Announcements could be written"),
+		noteWriteOutcome(ctx, &r.state.writeRetry, err, "Not all Announcements could be written"),
 	)
 	if len(result.Unplaced) > 0 {
 		wait = shortestWait(wait, unplacedInterval)
@@ -80,10 +81,10 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// untilWriteRetry says when to write again what could not be written, and logs why it
+// noteWriteOutcome says when to write again what could not be written, and logs why it
 // could not. That an object is not as it was read any more is no error: the cache shows it
 // soon. retry is of those that write, and message what the log says.
-func untilWriteRetry(ctx context.Context, retry *pacing.Backoff, err error, message string) time.Duration {
+func noteWriteOutcome(ctx context.Context, retry *pacing.Backoff, err error, message string) time.Duration {
 	if err == nil {
 		retry.Reset()
 		return 0

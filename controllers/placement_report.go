@@ -85,7 +85,7 @@ func (r *PlacementReconciler) reportPlacement(
 		logger.Info(
 			"Address gets a node", "address", addr.Addr, "kind", m.Kind, "from", m.From, "to", m.To, "because", m.Message,
 		)
-		logger.V(1).Info("Nodes passed over", "address", addr.Addr, "nodes", m.PassedOver)
+		logger.V(1).Info("Nodes passed over", "address", addr.Addr, "nodes", m.NotChosen)
 		switch {
 		case m.Kind == placement.Handover:
 			r.recordMove(

@@ -9,45 +9,45 @@ import (
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
-// plannedWrite is an Announcement with standby or asking that is to be as it is planned, or to go.
-type plannedWrite struct {
+// assignmentWrite is an Announcement with standby or asking that is to be as it is planned, or to go.
+type assignmentWrite struct {
 	spec   *v1.AnnouncementSpec // nil if it is to go
 	stored *v1.Announcement     // nil if it is not there
 }
 
-// writeStandbys writes the Announcements that say what nodes are to do when another one dies.
+// writeStandbyAnnouncements writes the Announcements that say what nodes are to do when another one dies.
 // With the feature gate WireFailover off there are none.
-func (r *PlacementReconciler) writeStandbys(
+func (r *PlacementReconciler) writeStandbyAnnouncements(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
 ) error {
 	wanted := map[string]*v1.AnnouncementSpec{}
 	for _, plan := range placement.PlanStandbys(*inputs) {
 		maps.Copy(wanted, plan.Announcements())
 	}
-	return r.writePlanned(ctx, cluster.standbys, wanted, inputs, result)
+	return r.writeAssignments(ctx, cluster.standbys, wanted, inputs, result)
 }
 
-// writeAskings writes the Announcements that say what nodes are to find out about addresses of
+// writeAskingAnnouncements writes the Announcements that say what nodes are to find out about addresses of
 // another one. Without an LBNodeAgent that has local.reachability enabled there are none.
-func (r *PlacementReconciler) writeAskings(
+func (r *PlacementReconciler) writeAskingAnnouncements(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
 ) error {
 	wanted := map[string]*v1.AnnouncementSpec{}
 	for _, plan := range placement.PlanAsking(*inputs) {
 		maps.Copy(wanted, plan.Announcements())
 	}
-	return r.writePlanned(ctx, cluster.askings, wanted, inputs, result)
+	return r.writeAssignments(ctx, cluster.askings, wanted, inputs, result)
 }
 
-// writePlanned writes Announcements that announce nothing, and deletes those that are not wanted.
+// writeAssignments writes Announcements that announce nothing, and deletes those that are not wanted.
 // They come last, and what fails for one does not stop the others.
-func (r *PlacementReconciler) writePlanned(
+func (r *PlacementReconciler) writeAssignments(
 	ctx context.Context, stored []v1.Announcement, wanted map[string]*v1.AnnouncementSpec,
 	inputs *placement.Inputs, result *placement.Result,
 ) error {
-	writes := map[string]*plannedWrite{}
+	writes := map[string]*assignmentWrite{}
 	for i := range stored {
-		writes[stored[i].Name] = &plannedWrite{stored: &stored[i]}
+		writes[stored[i].Name] = &assignmentWrite{stored: &stored[i]}
 	}
 	lbNodeAgent := map[string]string{}
 	for i := range inputs.Nodes {
@@ -55,7 +55,7 @@ func (r *PlacementReconciler) writePlanned(
 	}
 	for name, spec := range wanted {
 		if writes[name] == nil {
-			writes[name] = &plannedWrite{}
+			writes[name] = &assignmentWrite{}
 		}
 		spec.LBNodeAgent, spec.HeartbeatSeconds = lbNodeAgent[spec.NodeName], result.HeartbeatSeconds[spec.NodeName]
 		writes[name].spec = spec

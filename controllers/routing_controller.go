@@ -158,7 +158,7 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
 	wait := shortestWait(
-		paced.Wait, g.Ignored.Wait, untilWriteRetry(ctx, &r.state.writeRetry, err, "Not all of routing could be written"),
+		paced.Wait, g.Ignored.Wait, noteWriteOutcome(ctx, &r.state.writeRetry, err, "Not all of routing could be written"),
 	)
 	if result.IsProvisional {
 		wait = shortestWait(wait, provisionalInterval)

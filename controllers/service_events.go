@@ -29,7 +29,7 @@ func (r *ServiceReconciler) recordResultEvents(before, svc *corev1.Service, resu
 func (r *ServiceReconciler) recordAddressEvents(before, svc *corev1.Service, result *allocation.Result) {
 	allocated := allocation.RecordOf(before).Addresses
 	isSame := slices.Equal(allocated, result.Addresses)
-	if hasRecord(before) && isSame && len(allocated) > 0 && !showsResult(before, result) {
+	if hasRecord(before) && isSame && len(allocated) > 0 && !showsAddressesOf(before, result) {
 		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventAddressOverwritten, "Restore",
 			"Another controller has written %s in place of %s, which is restored: let only one controller serve this Service, "+
 				"by spec.loadBalancerClass",

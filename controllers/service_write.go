@@ -32,7 +32,7 @@ func (r *ServiceReconciler) applyResult(
 	ctx context.Context, svc *corev1.Service, result allocation.Result,
 ) (time.Duration, error) {
 	now := time.Now() //nolint:forbidigo // what depends on it takes the time as an argument, and is tested with that
-	if !showsResult(svc, &result) && isSettled(svc, &result) {
+	if !showsAddressesOf(svc, &result) && isSettled(svc, &result) {
 		if wait := r.restores.allowRestore(client.ObjectKeyFromObject(svc), now); wait > 0 {
 			return wait, nil
 		}
@@ -116,7 +116,7 @@ func (r *ServiceReconciler) write(
 ) error {
 	record := result.Record()
 	annotations := annotationsOf(record)
-	if len(record.Addresses) == 0 && !showsResult(svc, result) {
+	if len(record.Addresses) == 0 && !showsAddressesOf(svc, result) {
 		// The addresses go before the record does, because only the record says that they
 		// have to go. An apply would leave those that another field manager has written, too.
 		if err := r.showOnly(ctx, svc, result.AddressesToShow(svc)); err != nil {
@@ -124,7 +124,7 @@ func (r *ServiceReconciler) write(
 		}
 	}
 	conditions := slices.Clone(svc.Status.Conditions)
-	isChanged := !hasExactAnnotations(svc.Annotations, annotations, allocatorAnnotations) || !showsResult(svc, result)
+	isChanged := !hasExactAnnotations(svc.Annotations, annotations, allocatorAnnotations) || !showsAddressesOf(svc, result)
 	status := corev1ac.ServiceStatus()
 	if condition == nil {
 		isChanged = meta.RemoveStatusCondition(&conditions, v1.ConditionAllocated) || isChanged
@@ -178,9 +178,9 @@ func (r *ServiceReconciler) showOnly(ctx context.Context, svc *corev1.Service, a
 	return nil
 }
 
-// showsResult reports whether a Service shows the addresses that it is to show: those
+// showsAddressesOf reports whether a Service shows the addresses that it is to show: those
 // allocated to it exactly as the manager writes them, others as their writer likes.
-func showsResult(svc *corev1.Service, result *allocation.Result) bool {
+func showsAddressesOf(svc *corev1.Service, result *allocation.Result) bool {
 	entries := svc.Status.LoadBalancer.Ingress
 	if !slices.Equal(allocation.ShownAddresses(svc), result.AddressesToShow(svc)) {
 		return false

@@ -67,11 +67,11 @@ type Agent struct {
 	// wake wakes the worker, statusChanged does so after statusCheckDelay, and emptyItem gives it nothing
 	// to do. All three have room for one signal.
 	wake, statusChanged, emptyItem chan struct{}
-	// listRequests has room for the one request of the heartbeat, and listResults for the result of the
+	// heartbeatLists has room for the one request of the heartbeat, and listResults for the result of the
 	// one list that is under way. listsChanged is signalled when there is something in one of them.
-	listRequests chan listRequest
-	listResults  chan listResult
-	listsChanged chan struct{}
+	heartbeatLists chan listRequest
+	listResults    chan listResult
+	listsChanged   chan struct{}
 	// isCacheFilled means that the cache has been filled since the agent started, so that the worker
 	// reads it. Until then the heartbeat lists before each renewal.
 	isCacheFilled atomic.Bool

@@ -214,7 +214,7 @@ func TestAttackManyYielded(t *testing.T) {
 			w.neighbours.set(addr.String(), stranger)
 		}
 		w.defender.restoreYields(yields)
-		w.defender.forgetOutdatedYields(desired)
+		w.defender.updateYields(desired)
 		go func() { _ = w.defender.Start(t.Context()) }()
 		time.Sleep(seconds * time.Second)
 		asked := map[string]int{}

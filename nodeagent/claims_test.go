@@ -149,7 +149,7 @@ func TestClaim(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.made()
 		w.fail(errHanging)
-		w.listRequests <- listRequest{timeout: time.Hour}
+		w.heartbeatLists <- listRequest{timeout: time.Hour}
 		pacing.Signal(w.listsChanged)
 		w.claim()
 		w.expect("requests that were answered", []string(nil), w.made())

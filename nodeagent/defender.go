@@ -108,11 +108,11 @@ func (d *defender) noteObserved(observed plan.Observed) {
 	d.defence.NodeAddresses = observed.Addresses
 }
 
-// forgetOutdatedYields forgets the yields that do not matter any more, by what is desired.
-func (d *defender) forgetOutdatedYields(desired []plan.Desired) {
+// updateYields forgets the yields that do not matter any more, by what is desired.
+func (d *defender) updateYields(desired []plan.Desired) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.defence.ForgetOutdatedYields(desired)
+	d.defence.UpdateYields(desired)
 	if len(d.defence.Yields) > 0 {
 		d.syncListeners()
 		pacing.Signal(d.yielded)
@@ -355,7 +355,7 @@ func (d *defender) probeWhetherAlone(ctx context.Context, iface string, nodes []
 	var questions []neigh.Question
 	for _, addr := range slices.Concat(nodes, d.gateways.gatewaysByInterface()[iface]) {
 		isAsked := slices.ContainsFunc(questions, func(q neigh.Question) bool { return q.Addr == addr })
-		if !isAsked && d.canAsk(iface, addr) {
+		if !isAsked && d.hasSenderFor(iface, addr) {
 			questions = append(questions, d.questionCountingGateways(iface, addr))
 		}
 	}

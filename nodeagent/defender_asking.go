@@ -105,10 +105,10 @@ func (d *defender) askFor(ctx context.Context, h plan.Held) {
 // until ctx ends, and wakes the worker when a station is silent.
 func (d *defender) keepAskingYielded(ctx context.Context) {
 	for d.tasks.Wait(ctx, tasks.Forever, d.yielded) != tasks.Ended {
-		for questions := d.beginYieldQuestions(ctx); len(questions) > 0; questions = d.beginYieldQuestions(ctx) {
+		for questions := d.beginReclaimQuestions(ctx); len(questions) > 0; questions = d.beginReclaimQuestions(ctx) {
 			for _, q := range questions {
 				if err := d.neighbours.AskStation(q.Question, q.station); err != nil {
-					d.noteYieldQuestionNotSent(q.Addr)
+					d.noteReclaimQuestionNotSent(q.Addr)
 				}
 			}
 			if d.tasks.Wait(ctx, plan.YieldAskInterval) == tasks.Ended {
@@ -124,11 +124,11 @@ type stationQuestion struct {
 	station neigh.MAC
 }
 
-// beginYieldQuestions returns what to ask now about yielded addresses; none if there are none.
-func (d *defender) beginYieldQuestions(ctx context.Context) []stationQuestion {
+// beginReclaimQuestions returns what to ask now about yielded addresses; none if there are none.
+func (d *defender) beginReclaimQuestions(ctx context.Context) []stationQuestion {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	due, isNewlySilent := d.defence.BeginYieldQuestions(d.isLinkUpLocked, d.tasks.Now())
+	due, isNewlySilent := d.defence.BeginReclaimQuestions(d.isLinkUpLocked, d.tasks.Now())
 	if isNewlySilent {
 		d.wakeWorker(ctx)
 	}
@@ -143,8 +143,8 @@ func (d *defender) beginYieldQuestions(ctx context.Context) []stationQuestion {
 	return questions
 }
 
-func (d *defender) noteYieldQuestionNotSent(addr netip.Addr) {
+func (d *defender) noteReclaimQuestionNotSent(addr netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.defence.NoteYieldQuestionNotSent(addr)
+	d.defence.NoteReclaimQuestionNotSent(addr)
 }

@@ -75,7 +75,7 @@ func (r *reachability) Start(ctx context.Context) error {
 
 // setAskings replaces what is asked for.
 func (r *reachability) setAskings(askings []purelbv1.Announcement) {
-	targets := reach.Targets(askings, r.nodeName, r.defender.canAsk)
+	targets := reach.Targets(askings, r.nodeName, r.defender.hasSenderFor)
 	r.mu.Lock()
 	r.asker.SetTargets(targets, r.tasks.Now())
 	r.mu.Unlock()
@@ -90,7 +90,7 @@ func (r *reachability) runRound(ctx context.Context) {
 	answers := map[reach.Key]reach.Answer{}
 	byLink := map[string][]neigh.Question{} // an address may be asked for on several links
 	for _, q := range questions {
-		if !r.defender.canAsk(q.Interface, q.Addr) {
+		if !r.defender.hasSenderFor(q.Interface, q.Addr) {
 			answers[q.Key] = reach.Answer{Err: errCannotAsk}
 			continue
 		}

@@ -72,7 +72,7 @@ func (a *Agent) prepare() {
 	if a.Disk == nil {
 		a.Disk = nodeDisk{}
 	}
-	a.listRequests, a.listResults = make(chan listRequest, 1), make(chan listResult, 1)
+	a.heartbeatLists, a.listResults = make(chan listRequest, 1), make(chan listResult, 1)
 	a.listsChanged = make(chan struct{}, 1)
 	a.workerEnded, a.state = make(chan struct{}, 1), workerState{}
 	a.freshness = newFreshness(a.Tasks.Now, a.SuspendedFor)

@@ -96,7 +96,7 @@ func (w *watching) setStandbys(standbys []purelbv1.Announcement, settings watch.
 	if w.openExchange == nil || settings.IsDisabled {
 		standbys = nil
 	}
-	targets := watch.Targets(standbys, w.nodeName, w.defender.canAsk, w.defender.gateways.gatewaysByInterface())
+	targets := watch.Targets(standbys, w.nodeName, w.defender.hasSenderFor, w.defender.gateways.gatewaysByInterface())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for iface, l := range order.ByKey(w.links, strings.Compare) {
@@ -150,9 +150,9 @@ func (w *watching) takeClaims() map[netip.Addr]plan.Claim {
 	return claims
 }
 
-// standbyStatuses returns the statuses of the Announcements with standby, notes that the worker knows the reasons in
-// them, and sets the metric of watched nodes.
-func (w *watching) standbyStatuses(in *plan.Inputs, conclusion *plan.Conclusion) []purelbv1.AnnouncementStatus {
+// takeStandbyStatuses returns the statuses of the Announcements with standby, notes that the worker knows the reasons
+// in them, and sets the metric of watched nodes.
+func (w *watching) takeStandbyStatuses(in *plan.Inputs, conclusion *plan.Conclusion) []purelbv1.AnnouncementStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := metav1.NewTime(in.Now.Truncate(time.Second))
@@ -324,10 +324,10 @@ func (d *defender) isLinkUp(iface string) bool {
 	return d.isLinkUpLocked(iface)
 }
 
-// canAsk reports whether the node has an address of its own on an interface from which to ask for
+// hasSenderFor reports whether the node has an address of its own on an interface from which to ask for
 // another address there: for IPv4 one in whose subnet the other is. Of IPv6 any will do: own addresses
 // need not have a subnet, and the manager names only addresses that are on the link.
-func (d *defender) canAsk(iface string, addr netip.Addr) bool {
+func (d *defender) hasSenderFor(iface string, addr netip.Addr) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	sender := d.defence.Sender(iface, addr)

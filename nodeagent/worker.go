@@ -232,7 +232,7 @@ func (a *Agent) syncWoken(ctx context.Context) (time.Duration, error) {
 func (a *Agent) syncFromAPIServer(ctx context.Context) error {
 	pending := &pendingSync{done: make(chan struct{}, 1)}
 	// there is one heartbeat
-	a.listRequests <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), sync: pending}
+	a.heartbeatLists <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), sync: pending}
 	pacing.Signal(a.listsChanged)
 	if a.Tasks.Wait(ctx, tasks.Forever, pending.done) == tasks.Ended {
 		return fmt.Errorf("wait for a sync: %w", ctx.Err())
@@ -246,7 +246,7 @@ func (a *Agent) beginRequestedList(ctx context.Context) {
 	if a.state.isListing {
 		return
 	}
-	if request, isThere := tryReceive(a.listRequests); isThere {
+	if request, isThere := tryReceive(a.heartbeatLists); isThere {
 		a.beginList(ctx, request)
 	}
 }
@@ -335,7 +335,7 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 
 	if !decision.IsNothingKnown {
 		//nolint:contextcheck // the defender listens until its own context ends
-		a.defender.forgetOutdatedYields(decision.Desired())
+		a.defender.updateYields(decision.Desired())
 	}
 	a.defender.setHeld(conclusion.Held) //nolint:contextcheck // as above
 	if !decision.IsNothingKnown {
@@ -405,7 +405,7 @@ func (a *Agent) report(
 	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced, conclusion.StateCounts)
 	a.reporter.setStatuses(slices.Concat(inputs.Announcements, inputs.Standbys, askings),
 		slices.Concat(
-			conclusion.Statuses, a.watching.standbyStatuses(&inputs, &conclusion),
+			conclusion.Statuses, a.watching.takeStandbyStatuses(&inputs, &conclusion),
 			a.reachability.askingStatuses(askings, inputs.Now),
 		), inputs.IncludedCommonAnnouncements())
 }

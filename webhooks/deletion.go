@@ -29,8 +29,9 @@ type subjectReviewer interface {
 	Create(ctx context.Context, review client.Object, opts ...client.CreateOption) error
 }
 
-// refuseDeletion refuses to delete an object of a resource, unless the namespace controller deletes it.
-func refuseDeletion(
+// refuseUnlessNamespaceController refuses to delete an object of a resource, unless the namespace controller deletes
+// it.
+func refuseUnlessNamespaceController(
 	ctx context.Context, reviews subjectReviewer, resource schema.GroupResource, obj client.Object, refusal string,
 ) error {
 	isNamespaceController, err := isByNamespaceController(ctx, reviews, resource, obj.GetNamespace())

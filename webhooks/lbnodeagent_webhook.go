@@ -71,7 +71,7 @@ func (w *lbNodeAgentValidator) ValidateDelete(ctx context.Context, a *v1.LBNodeA
 	if a.Namespace != w.Namespace {
 		return nil, nil // the object has no effect
 	}
-	inUse, err := w.strandedBy(ctx, a, nil)
+	inUse, err := w.describeStranded(ctx, a, nil)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -82,7 +82,7 @@ func (w *lbNodeAgentValidator) ValidateDelete(ctx context.Context, a *v1.LBNodeA
 	if refusal == "" {
 		return admission.Warnings{warning}, nil
 	}
-	return nil, refuseDeletion(ctx, w.reviews, lbNodeAgentResource, a, refusal)
+	return nil, refuseUnlessNamespaceController(ctx, w.reviews, lbNodeAgentResource, a, refusal)
 }
 
 // admitWithdrawal refuses, or adds a warning about, addresses that would have no node any more to
@@ -90,7 +90,7 @@ func (w *lbNodeAgentValidator) ValidateDelete(ctx context.Context, a *v1.LBNodeA
 func (w *lbNodeAgentValidator) admitWithdrawal(
 	ctx context.Context, before, after *v1.LBNodeAgent, warnings admission.Warnings,
 ) (admission.Warnings, error) {
-	inUse, err := w.strandedBy(ctx, before, after)
+	inUse, err := w.describeStranded(ctx, before, after)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -105,10 +105,10 @@ func (w *lbNodeAgentValidator) admitWithdrawal(
 	return append(warnings, fmt.Sprintf("%s: %s", path, warning)), nil
 }
 
-// strandedBy says which addresses would have no node any more to announce them if an LBNodeAgent
+// describeStranded says which addresses would have no node any more to announce them if an LBNodeAgent
 // were changed from before to after. Without before it is created, without after deleted. What
-// strandedBy returns is empty if there are no such addresses.
-func (w *lbNodeAgentValidator) strandedBy(ctx context.Context, before, after *v1.LBNodeAgent) (string, error) {
+// describeStranded returns is empty if there are no such addresses.
+func (w *lbNodeAgentValidator) describeStranded(ctx context.Context, before, after *v1.LBNodeAgent) (string, error) {
 	var all v1.LBNodeAgentList
 	if err := w.apiReader.List(ctx, &all, client.InNamespace(w.Namespace)); err != nil {
 		return "", fmt.Errorf("list LBNodeAgents: %w", err)

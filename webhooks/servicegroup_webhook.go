@@ -86,7 +86,7 @@ func (w *serviceGroupValidator) ValidateDelete(ctx context.Context, sg *v1.Servi
 	if refusal == "" {
 		return warnings, nil
 	}
-	return nil, refuseDeletion(ctx, w.reviews, serviceGroupResource, sg, refusal)
+	return nil, refuseUnlessNamespaceController(ctx, w.reviews, serviceGroupResource, sg, refusal)
 }
 
 // admissionWithInUse reads what a change of a ServiceGroup is checked against.

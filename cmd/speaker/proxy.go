@@ -32,16 +32,16 @@ type proxyCheck struct{ health, metrics string }
 // works before it has done so. Where kube-proxy's metrics are elsewhere, or none of them is there, what it
 // says of its health decides alone.
 func (c proxyCheck) forwards(ctx context.Context) bool {
-	if _, isOK := get(ctx, c.health, func(io.Reader) bool { return true }); !isOK {
+	if _, isOK := askProxy(ctx, c.health, func(io.Reader) bool { return true }); !isOK {
 		return false
 	}
-	hasSynced, isOK := get(ctx, c.metrics, mayHaveSyncedBy)
+	hasSynced, isOK := askProxy(ctx, c.metrics, mayHaveSynced)
 	return hasSynced || !isOK
 }
 
-// mayHaveSyncedBy reports whether kube-proxy has written the node's rules, by its metrics. Metrics of another
+// mayHaveSynced reports whether kube-proxy has written the node's rules, by its metrics. Metrics of another
 // program say nothing against it.
-func mayHaveSyncedBy(metrics io.Reader) bool {
+func mayHaveSynced(metrics io.Reader) bool {
 	isProxy, hasSynced := false, false
 	lines := bufio.NewScanner(io.LimitReader(metrics, maxProxyMetrics))
 	for lines.Scan() {
@@ -59,8 +59,8 @@ func mayHaveSyncedBy(metrics io.Reader) bool {
 	return hasSynced || !isProxy
 }
 
-// get reads an address, if it answers that all is well.
-func get(ctx context.Context, url string, read func(io.Reader) bool) (result, isOK bool) {
+// askProxy reads an address, if it answers that all is well.
+func askProxy(ctx context.Context, url string, read func(io.Reader) bool) (result, isOK bool) {
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -106,7 +106,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	for _, a := range d.ownAddresses {
 		if FamilyOf(a) == s.family && d.fitsSlot(s, a) {
 			if d.group.IsExternal() && !d.hasAllocated(a) { // to be adopted
-				return d.requestAddress(IPAMRequest{Family: s.family, Address: a, IsShown: true})
+				return d.requestFromIPAM(IPAMRequest{Family: s.family, Address: a, IsShown: true})
 			}
 			return a, d.conflictInSlot(s, a)
 		}
@@ -127,7 +127,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	case s.requested.IsValid():
 		refused := d.refuseToJoin(s.requested)
 		if refused == nil && d.group.IsExternal() && len(d.otherServicesWith(s.requested)) == 0 {
-			return d.requestAddress(IPAMRequest{Family: s.family, Address: s.requested})
+			return d.requestFromIPAM(IPAMRequest{Family: s.family, Address: s.requested})
 		}
 		return unlessRefused(s.requested, refused)
 	case keyService != nil:
@@ -139,7 +139,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 // fillWithAny finds an address for a slot for which any address of its ranges will do.
 func (d *decision) fillWithAny(s slot) (netip.Addr, *refusal) {
 	if d.group.IsExternal() && len(s.ranges) > 0 {
-		return d.requestAddress(IPAMRequest{Family: s.family}) // the system offers what it offered before
+		return d.requestFromIPAM(IPAMRequest{Family: s.family}) // the system offers what it offered before
 	}
 	if a, ok := d.freeAddress(d.group, s); ok {
 		return a, nil
@@ -164,9 +164,9 @@ func unlessRefused(a netip.Addr, refused *refusal) (netip.Addr, *refusal) {
 	return a, nil
 }
 
-// requestAddress requests an address of the external group. It returns what the group's system
+// requestFromIPAM requests an address of the external group. It returns what the group's system
 // has offered for the request.
-func (d *decision) requestAddress(request IPAMRequest) (netip.Addr, *refusal) {
+func (d *decision) requestFromIPAM(request IPAMRequest) (netip.Addr, *refusal) {
 	request.Group = d.groupName
 	d.ipamRequests = append(d.ipamRequests, request)
 	offer, isAnswered := d.Offers[request]
@@ -222,16 +222,16 @@ func (d *decision) pendingAddress(group *Group, s slot) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	for _, a := range self.Addresses {
-		if s.contains(a) && d.canTake(group, a) {
+		if s.contains(a) && d.isFree(group, a) {
 			return a, true
 		}
 	}
 	return netip.Addr{}, false
 }
 
-// canTake reports whether an address of a group can be allocated to the Service, and no other one
+// isFree reports whether an address of a group can be allocated to the Service, and no other one
 // has it.
-func (d *decision) canTake(group *Group, a netip.Addr) bool {
+func (d *decision) isFree(group *Group, a netip.Addr) bool {
 	_, isOfNode := d.NodeAddresses[a]
 	r, isInGroup := group.RangeContaining(a)
 	return isInGroup && !isOfNode && r.subnetAllows(a) && !group.Reservations.areKeptFrom(d.String(), a) &&

@@ -99,7 +99,7 @@ func (d *decision) formerAddress(group *Group, s slot) (netip.Addr, bool) {
 		isFormer := slices.ContainsFunc(owners, func(o FormerOwner) bool {
 			return o.Service == d.String() && d.isRecent(group, o)
 		})
-		if isFormer && s.contains(a) && d.canTake(group, a) && (!found.IsValid() || a.Less(found)) {
+		if isFormer && s.contains(a) && d.isFree(group, a) && (!found.IsValid() || a.Less(found)) {
 			found = a
 		}
 	}

@@ -25,7 +25,7 @@ const maxNamedInCondition = 3
 func AdvertisedCondition(
 	places []Place, routings map[string]*v1.NodeRouting, group *v1.ServiceGroup,
 ) metav1.Condition {
-	routes := routesOf(places, routings)
+	routes := advertisersOf(places, routings)
 	if len(routes) == 0 {
 		return metav1.Condition{}
 	}
@@ -89,8 +89,8 @@ func withSessionsDown(routing *v1.NodeRouting, why string) *v1.NodeRouting {
 	return without
 }
 
-// addressRoutes is by whom one Virtual address is advertised.
-type addressRoutes struct {
+// advertiserCounts is by whom one Virtual address is advertised.
+type advertiserCounts struct {
 	address, group string
 	// nodeCount nodes announce the address, and advertiserCount of them have sent a route.
 	nodeCount, advertiserCount int
@@ -115,9 +115,9 @@ func GroupBGPOf(spec *v1.NodeRoutingSpec, group string) v1.ServiceGroupBGP {
 	return v1.ServiceGroupBGP{}
 }
 
-// ServiceCommunitiesOf returns the communities that Services ask for and that a node's route to a single address has,
+// ServiceCommunitiesFor returns the communities that Services ask for and that a node's route to a single address has,
 // besides those of the ServiceGroup.
-func ServiceCommunitiesOf(spec *v1.NodeRoutingSpec, a netip.Addr) v1.RouteCommunities {
+func ServiceCommunitiesFor(spec *v1.NodeRoutingSpec, a netip.Addr) v1.RouteCommunities {
 	for i := range spec.ServiceCommunities {
 		if isAmong(spec.ServiceCommunities[i].Addresses, a) {
 			return spec.ServiceCommunities[i].RouteCommunities
@@ -143,16 +143,16 @@ func isAmong(texts []string, a netip.Addr) bool {
 	})
 }
 
-// routesOf counts, for each Virtual address of some places, who advertises it; sorted as the
+// advertisersOf counts, for each Virtual address of some places, who advertises it; sorted as the
 // places are.
-func routesOf(places []Place, routings map[string]*v1.NodeRouting) []addressRoutes {
-	var routes []addressRoutes
+func advertisersOf(places []Place, routings map[string]*v1.NodeRouting) []advertiserCounts {
+	var routes []advertiserCounts
 	for _, p := range places {
 		if p.Type != v1.AnnounceVirtual {
 			continue
 		}
 		if len(routes) == 0 || routes[len(routes)-1].address != p.Address {
-			routes = append(routes, addressRoutes{address: p.Address, group: p.ServiceGroup})
+			routes = append(routes, advertiserCounts{address: p.Address, group: p.ServiceGroup})
 		}
 		if p.State == v1.StateAnnounced {
 			routes[len(routes)-1].addNode(&p, routings[p.Node])
@@ -162,7 +162,7 @@ func routesOf(places []Place, routings map[string]*v1.NodeRouting) []addressRout
 }
 
 // addNode counts a node that announces the address. routing is nil if the node has no speaker.
-func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
+func (r *advertiserCounts) addNode(p *Place, routing *v1.NodeRouting) {
 	r.nodeCount++
 	if routing == nil {
 		return
@@ -208,7 +208,7 @@ func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
 }
 
 // verdict says whether some node advertises the address and, if none does, why.
-func (r *addressRoutes) verdict() (reason, text string) {
+func (r *advertiserCounts) verdict() (reason, text string) {
 	switch {
 	case r.sentCount > 0:
 		return v1.ReasonAdvertised, fmt.Sprintf(

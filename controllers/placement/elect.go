@@ -60,8 +60,8 @@ func (p *placer) explainNoEligibleNode(a *Address, checks []check) Explanation {
 	return Explanation{v1.ReasonNoEligibleNode, why}
 }
 
-// explainPassedOver says of the nodes that an address does not go to why not.
-func (p *placer) explainPassedOver(a *Address, m Move) string {
+// explainNotChosen says of the nodes that an address does not go to why not.
+func (p *placer) explainNotChosen(a *Address, m Move) string {
 	checks := p.checksToTake(a)
 	return explainReasons(p.nodes, a, []check{func(n *Node, a *Address) string {
 		switch why := reasonAgainst(n, a, checks); {

@@ -75,8 +75,8 @@ func TestHashBelowShare(t *testing.T) {
 	}
 }
 
-// TestPassedOver says why the address does not go to any of the other nodes.
-func TestPassedOver(t *testing.T) {
+// TestNotChosen says why the address does not go to any of the other nodes.
+func TestNotChosen(t *testing.T) {
 	for _, row := range []struct {
 		nodes   string
 		entries []string
@@ -94,8 +94,8 @@ func TestPassedOver(t *testing.T) {
 		other := map[string]string{"b": "c", "c": "b"}[move.To]
 		parts := strings.Split(strings.ReplaceAll(row.want, "*", other), ", ")
 		for _, part := range parts {
-			if !strings.Contains(move.PassedOver, part) {
-				t.Errorf("%s: %q does not say %q", row.nodes, move.PassedOver, part)
+			if !strings.Contains(move.NotChosen, part) {
+				t.Errorf("%s: %q does not say %q", row.nodes, move.NotChosen, part)
 			}
 		}
 	}

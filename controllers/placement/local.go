@@ -86,7 +86,7 @@ func (p *placer) placeUnheld(a *Address) {
 // noteMove notes that an address is on its way.
 func (p *placer) noteMove(a *Address, m Move) {
 	if m.IsNew {
-		m.PassedOver = p.explainPassedOver(a, m)
+		m.NotChosen = p.explainNotChosen(a, m)
 	}
 	p.result.Moves[a.Addr] = m
 }

@@ -55,8 +55,8 @@ type Move struct {
 	IsNew bool
 	// Message says why From may not keep the address.
 	Message string
-	// PassedOver says of the other nodes, if the move is new, why none of them is To.
-	PassedOver string
+	// NotChosen says of the other nodes, if the move is new, why none of them is To.
+	NotChosen string
 }
 
 // Placed is an entry that a node, or all nodes of an LBNodeAgent, are to have.

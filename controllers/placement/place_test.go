@@ -899,13 +899,13 @@ func TestMoves(t *testing.T) {
 			"new", "a b:excluded", nil,
 			&placement.Move{
 				Kind: placement.FirstPlacement, To: "a", IsNew: true,
-				PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers",
+				NotChosen: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers",
 			},
 		},
 		{"failover begins", "a:expired b", []string{"a 1 Announced"},
 			&placement.Move{
 				Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", IsNew: true,
-				Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease",
+				Message: "a has an agent that does not renew its Lease", NotChosen: "a has an agent that does not renew its Lease",
 			}},
 		{"failover goes on", "a:expired b", []string{"a 1 Announced", "b 2 Waiting"},
 			&placement.Move{
@@ -915,7 +915,7 @@ func TestMoves(t *testing.T) {
 		{"handover begins", "a:shutdown b", []string{"a 1 Announced"},
 			&placement.Move{
 				Kind: placement.Handover, From: "a", To: "b", IsNew: true, Message: "a is shutting down",
-				PassedOver: "a is shutting down",
+				NotChosen: "a is shutting down",
 			}},
 		{
 			"handover goes on", "a:shutdown b", []string{"a 1 Announced leaving"},

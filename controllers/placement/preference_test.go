@@ -177,7 +177,7 @@ func TestPreferenceMovesNothing(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	inputs.Nodes[0].AddressToHandOver = addr
-	if move := placement.Place(inputs).Moves[addr]; move.To != "b" || move.PassedOver !=
+	if move := placement.Place(inputs).Moves[addr]; move.To != "b" || move.NotChosen !=
 		"a is annotated purelb.io/handover; c has weight 0, and b has 100" {
 		t.Errorf("asked for: %+v", move)
 	}
@@ -185,7 +185,7 @@ func TestPreferenceMovesNothing(t *testing.T) {
 	inputs.Addresses = append(inputs.Addresses, inputs.Addresses[0])
 	inputs.Addresses[1].Addr = netip.MustParseAddr("10.0.0.2")
 	inputs.Entries = append(inputs.Entries, entry(t, inputs.Addresses[1].Addr, "c 1 Announced"))
-	if move := placement.Place(inputs).Moves[addr]; move.To != "b" || move.PassedOver !=
+	if move := placement.Place(inputs).Moves[addr]; move.To != "b" || move.NotChosen !=
 		"a is annotated purelb.io/handover; c is where zone=1 has 1 of ServiceGroup g, and zone=2 has 0" {
 		t.Errorf("asked for: %+v", move)
 	}

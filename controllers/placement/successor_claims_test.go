@@ -326,7 +326,7 @@ func TestAdoption(t *testing.T) {
 		Kind: placement.Failover, Cause: placement.CauseClaimUnanswered, From: "a", To: "b", IsNew: true,
 		Message: "b, its successor, has claimed it, and a has an agent that does not renew its Lease (no answer for 0.5 " +
 			"s)",
-		PassedOver: result.Moves[addr].PassedOver,
+		NotChosen: result.Moves[addr].NotChosen,
 	}
 	if diff := cmp.Diff(move, result.Moves[addr]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -16,13 +16,14 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// communityRequest is an address, and the communities that the routes to it are to have, as its Service asks.
-type communityRequest struct {
+// communityGrant is an address, and the communities that the routes to it are to have: those of its Service, as far as
+// its ServiceGroup allows them.
+type communityGrant struct {
 	addr        netip.Addr
 	group       string
 	communities v1.RouteCommunities
-	// created is when the Service was made.
-	created time.Time
+	// serviceCreated is when the Service was made.
+	serviceCreated time.Time
 }
 
 // addServiceCommunities adds the communities for which Services ask, as far as their ServiceGroups allow. The
@@ -32,7 +33,7 @@ func (r *rulesBuilder) addServiceCommunities(out *rules) {
 	addresses := map[string]*netipx.IPSetBuilder{}
 	communities := map[string]v1.RouteCommunities{}
 	leftOut := map[string][]string{}
-	for i, a := range r.communityRequests() {
+	for i, a := range r.communityGrants() {
 		key := fmt.Sprint(a.communities)
 		b := addresses[key]
 		if i >= v1.MaxServiceCommunityAddresses || b == nil && len(addresses) == v1.MaxServiceCommunities {
@@ -59,16 +60,16 @@ func (r *rulesBuilder) addServiceCommunities(out *rules) {
 	}
 }
 
-// communityRequests returns the addresses whose Services get communities, those of the oldest Services first. What an
+// communityGrants returns the addresses whose Services get communities, those of the oldest Services first. What an
 // address had stays while nodes are about to withdraw it, and after its ServiceGroup was deleted.
-func (r *rulesBuilder) communityRequests() []communityRequest {
+func (r *rulesBuilder) communityGrants() []communityGrant {
 	type request struct{ group, list string }
 	granted := map[request]v1.RouteCommunities{}
 	stored := r.storedCommunities()
-	var requests []communityRequest
+	var grants []communityGrant
 	add := func(addr netip.Addr, group string, communities v1.RouteCommunities, created time.Time) {
 		if !communities.IsEmpty() {
-			requests = append(requests, communityRequest{addr, group, communities, created})
+			grants = append(grants, communityGrant{addr, group, communities, created})
 		}
 	}
 	for addr, a := range r.VirtualAddresses {
@@ -90,10 +91,10 @@ func (r *rulesBuilder) communityRequests() []communityRequest {
 			}
 		}
 	}
-	slices.SortFunc(requests, func(a, b communityRequest) int {
-		return cmp.Or(a.created.Compare(b.created), a.addr.Compare(b.addr))
+	slices.SortFunc(grants, func(a, b communityGrant) int {
+		return cmp.Or(a.serviceCreated.Compare(b.serviceCreated), a.addr.Compare(b.addr))
 	})
-	return requests
+	return grants
 }
 
 // storedCommunities returns the communities of addresses in NodeRoutings, of which all have the same: as the first

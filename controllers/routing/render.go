@@ -238,8 +238,8 @@ func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
 		Name: p.Name, Interface: at.iface, MyASN: int64(own), SourceAddress: p.Spec.SourceAddress,
 		SourceInterface: string(p.Spec.SourceInterface),
 		TTLSecurity:     p.Spec.TTLSecurity,
-		Port:            179, HoldSeconds: seconds(p.Spec.HoldTime, 9),
-		ConnectSeconds: max(seconds(p.Spec.ConnectTime, 2), minConnectSeconds),
+		Port:            179, HoldSeconds: secondsOr(p.Spec.HoldTime, 9),
+		ConnectSeconds: max(secondsOr(p.Spec.ConnectTime, 2), minConnectSeconds),
 		RestartSeconds: v1.DefaultRestartSeconds,
 		PeerASN:        int64(p.Spec.PeerASN.Number()),
 	}
@@ -252,7 +252,7 @@ func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
 	if p.Spec.Port != nil {
 		peer.Port = *p.Spec.Port
 	}
-	peer.KeepaliveSeconds = seconds(p.Spec.KeepaliveTime, max(peer.HoldSeconds/3, 1))
+	peer.KeepaliveSeconds = secondsOr(p.Spec.KeepaliveTime, max(peer.HoldSeconds/3, 1))
 	if p.Spec.PasswordSecretRef != nil {
 		peer.PasswordFile = p.Name
 	}
@@ -260,7 +260,7 @@ func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
 		peer.EBGPMultihop = *p.Spec.EBGPMultihop
 	}
 	if g := p.Spec.GracefulRestart; g != nil {
-		peer.RestartSeconds = seconds(g.RestartTime, v1.DefaultRestartSeconds)
+		peer.RestartSeconds = secondsOr(g.RestartTime, v1.DefaultRestartSeconds)
 	}
 	if b := p.Spec.BFD; b != nil {
 		peer.BFDIntervalMilliseconds, peer.BFDMultiplier = 300, 3
@@ -274,8 +274,8 @@ func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
 	return peer
 }
 
-// seconds rounds a duration up to seconds.
-func seconds(d *metav1.Duration, otherwise int32) int32 {
+// secondsOr rounds a duration up to seconds; without one it is otherwise.
+func secondsOr(d *metav1.Duration, otherwise int32) int32 {
 	if d == nil {
 		return otherwise
 	}

@@ -43,13 +43,13 @@ type persistent struct {
 
 // ListWithContext lists as soon as the API server answers.
 func (p *persistent) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	return retryUntilAnswered(ctx, func() (runtime.Object, error) { return p.lw.ListWithContext(ctx, options) })
+	return retryUntilFinal(ctx, func() (runtime.Object, error) { return p.lw.ListWithContext(ctx, options) })
 }
 
 // WatchWithContext watches as soon as the API server answers, and resumes the watch.
 func (p *persistent) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	open := func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-		return retryUntilAnswered(ctx, func() (watch.Interface, error) { return p.lw.WatchWithContext(ctx, options) })
+		return retryUntilFinal(ctx, func() (watch.Interface, error) { return p.lw.WatchWithContext(ctx, options) })
 	}
 	first, err := open(ctx, options)
 	if err != nil {
@@ -68,9 +68,9 @@ func (p *persistent) Watch(options metav1.ListOptions) (watch.Interface, error) 
 	return p.WatchWithContext(context.Background(), options)
 }
 
-// retryUntilAnswered repeats a request until it succeeds, the API server refuses it for good,
+// retryUntilFinal repeats a request until it succeeds, the API server refuses it for good,
 // or ctx ends.
-func retryUntilAnswered[T any](ctx context.Context, request func() (T, error)) (T, error) {
+func retryUntilFinal[T any](ctx context.Context, request func() (T, error)) (T, error) {
 	for attempt := 0; ; attempt++ {
 		answer, err := request()
 		if err == nil || ctx.Err() != nil || isFinal(err) {

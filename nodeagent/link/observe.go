@@ -18,7 +18,7 @@ import (
 func (n *Netlink) Observe() (plan.Observed, error) {
 	now := time.Now()
 	if n.known.isToBeListed(now) {
-		if err := n.list(now); err != nil {
+		if err := n.relist(now); err != nil {
 			n.known.markStale()
 			return plan.Observed{}, err
 		}
@@ -37,8 +37,8 @@ func (n *Netlink) Observe() (plan.Observed, error) {
 	return observed, nil
 }
 
-// list lists links, addresses, and the routes that plan.Observed is to have, which are known then.
-func (n *Netlink) list(now time.Time) error {
+// relist lists links, addresses, and the routes that plan.Observed is to have, which are known then.
+func (n *Netlink) relist(now time.Time) error {
 	n.known.beginListing(now)
 	listed, err := dump("links", n.handle.LinkList)
 	if err != nil {
@@ -54,7 +54,7 @@ func (n *Netlink) list(now time.Time) error {
 		link.Master = nameByIndex[l.Attrs().MasterIndex]
 		links = append(links, link)
 	}
-	if err := n.listAddresses(); err != nil {
+	if err := n.relistAddresses(); err != nil {
 		return err
 	}
 	var routes []plan.Route
@@ -94,8 +94,8 @@ func isRouteObserved(family, bits int, protocol netlink.RouteProtocol) bool {
 	return bits == 0 || protocol == unix.RTPROT_KERNEL && !isHost || protocol == unix.RTPROT_RA
 }
 
-// listAddresses lists the addresses of all links, which are known then.
-func (n *Netlink) listAddresses() error {
+// relistAddresses lists the addresses of all links, which are known then.
+func (n *Netlink) relistAddresses() error {
 	n.known.mu.Lock()
 	defer n.known.mu.Unlock()
 	listed, err := dump("addresses", func() ([]netlink.Addr, error) {

@@ -111,8 +111,8 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 		Results: decision.results, Overrides: results, Shared: in.IncludedCommonAnnouncements(),
 		NotWithdrawn: outcomes.NotWithdrawn, Interfaces: decision.interfaces, Gateways: decision.gateways,
 		MACs: decision.macs, FactsIn: in.Announcements[0].Name,
-		KeepFacts: !in.IsFirstAnnouncementReported,
-		ReadyNote: outcomes.readyNote(decision.VirtualToEnsure), Now: now,
+		OthersKeepFacts: !in.IsFirstAnnouncementReported,
+		ReadyNote:       outcomes.readyNote(decision.VirtualToEnsure), Now: now,
 	})
 	for i := range in.Announcements {
 		if awaitsCheck(decision.desired, &in.Announcements[i], in.CheckedContestEpochs, isAnnounced) {

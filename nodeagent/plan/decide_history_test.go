@@ -332,7 +332,7 @@ func (h *decisionHistory) decide() Decision {
 		}
 	}
 	if !decision.IsNothingKnown {
-		h.defence.ForgetOutdatedYields(decision.Desired())
+		h.defence.UpdateYields(decision.Desired())
 	}
 	h.defence.SetHeld(conclusion.Held)
 	for i, status := range conclusion.Statuses {

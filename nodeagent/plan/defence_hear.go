@@ -100,7 +100,7 @@ func (d *Defence) reactionTo(verdict Verdict, h Held, state *HeldState, mac stri
 // askedAt.
 func (d *Defence) statementOf(iface string, f Frame, askedAt, now time.Time) Statement {
 	switch {
-	case f.IsAdvertisement && f.IsGratuitous && now.Sub(askedAt) <= answerWindowForAll &&
+	case f.IsAdvertisement && f.IsGratuitous && now.Sub(askedAt) <= multicastAnswerWindow &&
 		!d.Sender(iface, f.Addr).IsValid():
 		return StatementAnswer // the answer to a question without a sender is for all stations
 	case f.IsGratuitous:

@@ -122,7 +122,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 			if _, isAllowed := d.AllowChange(&Desired{Addr: addr, Epoch: 1}, false, now); isAllowed {
 				t.Errorf("%s may be added unasked", addr)
 			}
-			d.ForgetOutdatedYields(nil)
+			d.UpdateYields(nil)
 			d.SetHeld(held)
 		}
 		for watchedAddr, w := range d.HeldStates {

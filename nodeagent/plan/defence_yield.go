@@ -30,9 +30,9 @@ func (d *Defence) RestoreYields(yields map[netip.Addr]YieldedAddress, now time.T
 	}
 }
 
-// ForgetOutdatedYields forgets yields of addresses that are not desired any more, or are under a
+// UpdateYields forgets yields of addresses that are not desired any more, or are under a
 // higher epoch, and brings the others up to date. An address that is handed over is not claimed again.
-func (d *Defence) ForgetOutdatedYields(desired []Desired) {
+func (d *Defence) UpdateYields(desired []Desired) {
 	if len(d.Yields) == 0 {
 		return
 	}
@@ -101,20 +101,20 @@ func (d *Defence) hearOfYielded(iface string, f Frame, now time.Time) {
 	}
 }
 
-// YieldQuestion is a question to the station to which an address was yielded.
-type YieldQuestion struct {
+// ReclaimQuestion is a question to the station to which an address was yielded.
+type ReclaimQuestion struct {
 	Addr           netip.Addr
 	Interface, MAC string
 }
 
-// BeginYieldQuestions returns which stations to ask now whether they still have the addresses that
+// BeginReclaimQuestions returns which stations to ask now whether they still have the addresses that
 // were yielded to them, first those that were not asked for longest, and notes that they are
 // asked. The agent asks nobody by an interface that isUp says is down: silence would prove
 // nothing. newlySilent means that a station has fallen silent, so that the worker has to
 // claim its address.
-func (d *Defence) BeginYieldQuestions(
+func (d *Defence) BeginReclaimQuestions(
 	isUp func(iface string) bool, now time.Time,
-) (questions []YieldQuestion, newlySilent bool) {
+) (questions []ReclaimQuestion, newlySilent bool) {
 	var due []netip.Addr
 	for addr, y := range d.Yields {
 		if y.Interface == "" || !isUp(y.Interface) {
@@ -132,7 +132,7 @@ func (d *Defence) BeginYieldQuestions(
 	const atOnce = int(yieldAskRate * YieldAskInterval / time.Second)
 	for _, addr := range due[:min(len(due), atOnce)] {
 		y := d.Yields[addr]
-		questions = append(questions, YieldQuestion{addr, y.Interface, y.MAC})
+		questions = append(questions, ReclaimQuestion{addr, y.Interface, y.MAC})
 		y.AskedAt = now
 		y.Unanswered++
 		d.Yields[addr] = y
@@ -140,8 +140,8 @@ func (d *Defence) BeginYieldQuestions(
 	return questions, newlySilent
 }
 
-// NoteYieldQuestionNotSent notes that the question for a yielded address could not be sent.
-func (d *Defence) NoteYieldQuestionNotSent(addr netip.Addr) {
+// NoteReclaimQuestionNotSent notes that the question for a yielded address could not be sent.
+func (d *Defence) NoteReclaimQuestionNotSent(addr netip.Addr) {
 	if y, isYielded := d.Yields[addr]; isYielded && y.Unanswered > 0 {
 		y.Unanswered--
 		d.Yields[addr] = y

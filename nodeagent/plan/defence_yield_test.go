@@ -44,7 +44,7 @@ func TestForgetYields(t *testing.T) {
 	} {
 		d := yielding()
 		d.NoteYield(heldOn("eth0", nth(2)), stranger, begin) // is not desired at all
-		d.ForgetOutdatedYields(c.desired)
+		d.UpdateYields(c.desired)
 		var got []string
 		for _, y := range d.Yields {
 			got = append(got, y.Interface)
@@ -78,7 +78,7 @@ func TestYieldOfAnotherAnnouncement(t *testing.T) {
 		if _, may := d.AllowChange(&desired, false, begin); may == c.want {
 			t.Errorf("%s: may have the address %v", c.name, may)
 		}
-		d.ForgetOutdatedYields([]Desired{desired})
+		d.UpdateYields([]Desired{desired})
 		y, got := d.Yields[heldAddr]
 		if got != c.want {
 			t.Errorf("%s: is still yielded %v, want %v", c.name, got, c.want)
@@ -102,7 +102,7 @@ func TestYieldsOfEarlierEntries(t *testing.T) {
 	}{
 		"under the same epoch": {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24))}, true},
 		"under a lower epoch":  {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(2)))}, false},
-		// ForgetOutdatedYields forgets it
+		// UpdateYields forgets it
 		"under a higher epoch": {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(4)))}, true},
 		"moved to another Announcement": {
 			[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(2))), announcement(local("192.0.2.1", 24))}, true,
@@ -142,7 +142,7 @@ func TestYieldedMayBeHadAgain(t *testing.T) {
 	} {
 		d := yielding()
 		for range c.questions {
-			d.BeginYieldQuestions(isUp, begin)
+			d.BeginReclaimQuestions(isUp, begin)
 		}
 		result, got := d.AllowChange(c.desired, c.isReclaim, begin.Add(c.after))
 		if got != c.want || got && result.State != "" || !got && result.State != purelbv1.StateYielded {
@@ -174,7 +174,7 @@ func TestAnswersForYielded(t *testing.T) {
 		{"about another address", "eth0", Frame{Addr: nth(1), MAC: otherStranger, IsDirect: true}, false, 0, false},
 	} {
 		d := yielding()
-		d.BeginYieldQuestions(isUp, begin)
+		d.BeginReclaimQuestions(isUp, begin)
 		d.Hear(c.iface, c.frame, notFresh, c.isGateway, begin.Add(c.after))
 		want := YieldedAddress{Epoch: 3, MAC: stranger, Interface: "eth0", AnsweredAt: begin, Unanswered: 1, AskedAt: begin}
 		if c.counts {
@@ -186,7 +186,7 @@ func TestAnswersForYielded(t *testing.T) {
 	}
 
 	d := yielding()
-	d.BeginYieldQuestions(isUp, begin)
+	d.BeginReclaimQuestions(isUp, begin)
 	for _, addr := range []netip.Addr{heldAddr, nth(1)} {
 		d.NoteProbeAnswer(addr, ProbeState{MAC: otherStranger, AnsweredAt: begin.Add(second)})
 	}
@@ -204,26 +204,26 @@ func TestSilenceIsReportedOnce(t *testing.T) {
 		after    time.Duration
 		isSilent bool
 	}{{0, false}, {100 * ms, false}, {200 * ms, true}, {300 * ms, false}} {
-		questions, newlySilent := d.BeginYieldQuestions(isUp, begin.Add(c.after))
-		want := []YieldQuestion{{heldAddr, "eth0", stranger}}
+		questions, newlySilent := d.BeginReclaimQuestions(isUp, begin.Add(c.after))
+		want := []ReclaimQuestion{{heldAddr, "eth0", stranger}}
 		if diff := cmp.Diff(want, questions, compareDecisions); diff != "" || newlySilent != c.isSilent {
 			t.Errorf("after %s: newly silent %v, questions (-want +got):\n%s", c.after, newlySilent, diff)
 		}
 	}
 	// It answers, and falls silent again.
 	hear(d, answerOf(stranger), notFresh, 300*ms)
-	if _, newlySilent := d.BeginYieldQuestions(isUp, begin.Add(400*ms)); newlySilent {
+	if _, newlySilent := d.BeginReclaimQuestions(isUp, begin.Add(400*ms)); newlySilent {
 		t.Error("a station that has answered is silent")
 	}
-	d.BeginYieldQuestions(isUp, begin.Add(500*ms))
-	if _, newlySilent := d.BeginYieldQuestions(isUp, begin.Add(600*ms)); !newlySilent {
+	d.BeginReclaimQuestions(isUp, begin.Add(500*ms))
+	if _, newlySilent := d.BeginReclaimQuestions(isUp, begin.Add(600*ms)); !newlySilent {
 		t.Error("a station that has fallen silent again is not reported")
 	}
 }
 
 func TestNobodyIsAskedInVain(t *testing.T) {
 	t.Parallel()
-	if questions, _ := yielding(isUndefended).BeginYieldQuestions(isUp, begin); len(questions) > 0 {
+	if questions, _ := yielding(isUndefended).BeginReclaimQuestions(isUp, begin); len(questions) > 0 {
 		t.Errorf("about an address that is not claimed again: %v", questions)
 	}
 	d := yielding()
@@ -231,14 +231,14 @@ func TestNobodyIsAskedInVain(t *testing.T) {
 		d.NoteYield(heldOn("eth0", nth(i), isUndefended), stranger, begin)
 	}
 	for range 5 { // in whatever order
-		if questions, _ := d.BeginYieldQuestions(isUp, begin); len(questions) != 1 || questions[0].Addr != heldAddr {
+		if questions, _ := d.BeginReclaimQuestions(isUp, begin); len(questions) != 1 || questions[0].Addr != heldAddr {
 			t.Errorf("beside others that are not claimed again: %v", questions)
 		}
 	}
 	d = yielding()
 	isEth1Up := func(iface string) bool { return iface == "eth1" }
 	for range 3 {
-		questions, newlySilent := d.BeginYieldQuestions(isEth1Up, begin.Add(time.Hour))
+		questions, newlySilent := d.BeginReclaimQuestions(isEth1Up, begin.Add(time.Hour))
 		if len(questions) > 0 || newlySilent {
 			t.Errorf("by an interface that is down: %v, newly silent %v", questions, newlySilent)
 		}
@@ -248,15 +248,15 @@ func TestNobodyIsAskedInVain(t *testing.T) {
 func TestQuestionsThatWereNotSentDoNotCount(t *testing.T) {
 	t.Parallel()
 	d := yielding()
-	d.NoteYieldQuestionNotSent(nth(1)) // was not yielded
+	d.NoteReclaimQuestionNotSent(nth(1)) // was not yielded
 	for i, c := range []struct {
 		wasSent bool
 		want    int
 	}{{false, 0}, {true, 1}, {true, 2}, {false, 1}, {true, 2}} {
 		if c.wasSent {
-			d.BeginYieldQuestions(isUp, begin)
+			d.BeginReclaimQuestions(isUp, begin)
 		} else {
-			d.NoteYieldQuestionNotSent(heldAddr)
+			d.NoteReclaimQuestionNotSent(heldAddr)
 		}
 		if y := d.Yields[heldAddr]; y.Unanswered != c.want || len(d.Yields) != 1 {
 			t.Errorf("step %d: %d questions are unanswered, want %d", i, y.Unanswered, c.want)
@@ -273,7 +273,7 @@ func TestAttackYieldQuestionsAreBounded(t *testing.T) {
 		d.NoteYield(heldOn("eth0", nth(i)), stranger, begin)
 	}
 	for step, first := range []int{0, 100, 0, 100} {
-		questions, _ := d.BeginYieldQuestions(isUp, begin.Add(time.Duration(step)*time.Millisecond))
+		questions, _ := d.BeginReclaimQuestions(isUp, begin.Add(time.Duration(step)*time.Millisecond))
 		if len(questions) != 100 {
 			t.Fatalf("%d questions at once, want 100", len(questions))
 		}

@@ -27,13 +27,13 @@ const (
 	ProxyPatience = 5 * time.Second
 
 	// An address that something else on the node removes is put back at once, immediateRepairs
-	// times. After that the agent waits for minRepairGap since the last repair, then for twice as
-	// long, and so on, for maxRepairGap at most: a program that removes the address whenever it
+	// times. After that the agent waits for initialRepairBackoff since the last repair, then for twice as
+	// long, and so on, for maxRepairBackoff at most: a program that removes the address whenever it
 	// sees it must not make the agent work, announce and log without pause, and one that looks
 	// every few seconds takes no more from the address than before.
-	immediateRepairs = 5
-	minRepairGap     = 100 * time.Millisecond
-	maxRepairGap     = 3 * time.Second
+	immediateRepairs     = 5
+	initialRepairBackoff = 100 * time.Millisecond
+	maxRepairBackoff     = 3 * time.Second
 	// repairsForgottenAfter is for how long an address has to stay until its repairs are forgotten.
 	repairsForgottenAfter = 30 * time.Second
 
@@ -48,10 +48,10 @@ const (
 	// that the previous holder counts as any other station.
 	repeatFor = defaultValidLifetime
 	// answerWindow is for how long after a question a frame for this node alone may be the
-	// answer, and answerWindowForAll for how long a frame for all stations may be: an
+	// answer, and multicastAnswerWindow for how long a frame for all stations may be: an
 	// advertisement does not say whether it is an answer.
-	answerWindow       = time.Second
-	answerWindowForAll = 250 * time.Millisecond
+	answerWindow          = time.Second
+	multicastAnswerWindow = 250 * time.Millisecond
 	// Hesitation is the longest random wait before the agent asks a suspect: of two agents
 	// that suspect each other one asks first, and the other keeps the address. So long a node
 	// waits, too, that has added an address within hesitateFor before another one claims it:

@@ -57,13 +57,13 @@ func NodeMACs(selection Selection, observed Observed, interfaces []purelbv1.Node
 	return firstN(macs, maxMACs)
 }
 
-// podKinds are the kinds of interfaces that come and go with pods: the node's ends of their cables, of which those of
-// virtual machines are taps.
-var podKinds = []string{"veth", "tuntap", "netkit"}
+// podLinkKinds are the kinds of interfaces that come and go with pods: the node's ends of their cables, of which
+// those of virtual machines are taps.
+var podLinkKinds = []string{"veth", "tuntap", "netkit"}
 
 // PodMACs returns the Ethernet addresses, ascending, that only interfaces of pods have: such an
 // interface is on no link of the node, and the node's kernel does not answer with its MAC there. It
-// is one of the podKinds without a global address and without a default route or a subnet of a
+// is one of the podLinkKinds without a global address and without a default route or a subnet of a
 // router's. Network plugins may give all of them the same MAC, which a station on the link may have,
 // too. A MAC that another interface of the node has as well is not among them, as a bridge has the
 // MAC of one of its ports.
@@ -77,7 +77,7 @@ func PodMACs(observed Observed) []string {
 	}
 	isPods := map[string]bool{} // by MAC
 	for _, l := range observed.Interfaces {
-		isPod := slices.Contains(podKinds, l.Kind) && !isOnLink[l.Name]
+		isPod := slices.Contains(podLinkKinds, l.Kind) && !isOnLink[l.Name]
 		if others, isKnown := isPods[l.MAC]; isEthernet(l.MAC) {
 			isPods[l.MAC] = isPod && (others || !isKnown)
 		}

@@ -37,8 +37,8 @@ func (a Additions) gap() time.Duration {
 	if !a.isRemovedRepeatedly() {
 		return 0
 	}
-	const most = 10 // so often doubled, minRepairGap is above maxRepairGap, and does not overflow
-	return min(minRepairGap<<min(a.Count-immediateRepairs-1, most), maxRepairGap)
+	const most = 10 // so often doubled, initialRepairBackoff is above maxRepairBackoff, and does not overflow
+	return min(initialRepairBackoff<<min(a.Count-immediateRepairs-1, most), maxRepairBackoff)
 }
 
 // paceRepairs makes an address wait that something removes again and again, and makes its Result
@@ -133,7 +133,7 @@ func (r Result) removedRepeatedly() Result {
 	r.Message = fmt.Sprintf(
 		"something on the node removes the address from %s again and again; it is put back less and less often, after %s "+
 			"at most; find out what removes it",
-		r.Interface, maxRepairGap,
+		r.Interface, maxRepairBackoff,
 	)
 	return r
 }

@@ -116,7 +116,7 @@ func TestFaultFightIsSlow(t *testing.T) {
 	f := newFight(t, local("192.0.2.1", 24, takeover))
 	for i := range 20 {
 		f.kernel = nil
-		f.decide(time.Duration(i) * maxRepairGap)
+		f.decide(time.Duration(i) * maxRepairBackoff)
 		if len(f.kernel) != 1 {
 			t.Fatalf("is not put back at once the %dth time", i)
 		}
@@ -185,7 +185,7 @@ func TestOnlyRepairsArePaced(t *testing.T) {
 		for _, op := range decision.Operations {
 			isAdded = isAdded || op.Kind == Add
 		}
-		again := c.additions.LastAt.Add(maxRepairGap).Sub(begin)
+		again := c.additions.LastAt.Add(maxRepairBackoff).Sub(begin)
 		if isAdded != c.want || !isAdded && decision.DecideIn != again {
 			t.Errorf("%s: is added %v, want %v; decides again in %s", name, isAdded, c.want, decision.DecideIn)
 		}

@@ -49,10 +49,10 @@ type Report struct {
 	Gateways   []purelbv1.NodeGateway
 	MACs       []string
 	// FactsIn is the name of the Announcement whose status has the facts. Others have none,
-	// but keep those that they have while KeepFacts is set: the one named has not been
+	// but keep those that they have while OthersKeepFacts is set: the one named has not been
 	// reported yet, and the manager is to know the facts all the time.
-	FactsIn   string
-	KeepFacts bool
+	FactsIn         string
+	OthersKeepFacts bool
 	// ReadyNote is added to the message of Ready.
 	ReadyNote string
 	// Now is the time of the report, in whole seconds, as the API stores it.
@@ -172,7 +172,7 @@ func (s *statusBuilder) addFacts(ann *purelbv1.Announcement, report Report) {
 	switch hasFacts := ann.Name == report.FactsIn; {
 	case hasFacts && report.Interfaces != nil:
 		s.Interfaces, s.Gateways, s.MACs = report.Interfaces, report.Gateways, report.MACs
-	case hasFacts || report.KeepFacts:
+	case hasFacts || report.OthersKeepFacts:
 		s.Interfaces, s.Gateways, s.MACs = ann.Status.Interfaces, ann.Status.Gateways, ann.Status.MACs
 	}
 }

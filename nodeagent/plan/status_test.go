@@ -155,10 +155,10 @@ func TestFacts(t *testing.T) {
 		},
 		"elsewhere": {Report{FactsIn: "node0", Interfaces: latest, MACs: []string{"b"}}, nil, nil},
 		"elsewhere, not reported yet": {
-			Report{FactsIn: "node0", KeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, old, []string{"a"},
+			Report{FactsIn: "node0", OthersKeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, old, []string{"a"},
 		},
 		"here, never reported so far": {
-			Report{FactsIn: "node1", KeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, latest, []string{"b"},
+			Report{FactsIn: "node1", OthersKeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, latest, []string{"b"},
 		},
 		"elsewhere, and not this time": {Report{FactsIn: "node0"}, nil, nil},
 	} {

@@ -348,7 +348,7 @@ func TestTargets(t *testing.T) {
 	older, newer := askingOf(3, "node1 node3 node4", vip, "2001:db8::1"), askingOf(4, "node3 node1", vip)
 	newer.Status.Reachability = []v1.Reachability{{Address: vip, Epoch: 4, Reachable: metav1.ConditionTrue}}
 	addr := netip.MustParseAddr
-	canAsk := func(iface string, a netip.Addr) bool { return iface == "eth0" && a != addr("192.0.2.14") }
+	hasSenderFor := func(iface string, a netip.Addr) bool { return iface == "eth0" && a != addr("192.0.2.14") }
 	want := map[reach.Key]reach.Target{
 		{Interface: "eth0", Addr: addr(vip)}: {
 			Holder: "node2", HolderMACs: []string{holderMAC}, Epoch: 4, Turn: 1, Turns: 2, HolderAddr: addr(holderAddr),
@@ -360,7 +360,7 @@ func TestTargets(t *testing.T) {
 		},
 	}
 	for _, anns := range [][]v1.Announcement{{*older, *newer}, {*newer, *older}} {
-		got := reach.Targets(anns, "node1", canAsk)
+		got := reach.Targets(anns, "node1", hasSenderFor)
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("targets (-want +got):\n%s", diff)
 		}

@@ -37,10 +37,10 @@ type Target struct {
 	Stored v1.Reachability
 }
 
-// Targets returns what the Announcements with asking of a node ask it to find out. canAsk says
+// Targets returns what the Announcements with asking of a node ask it to find out. hasSenderFor says
 // whether the node can ask for an address by an interface.
 func Targets(
-	askings []v1.Announcement, nodeName string, canAsk func(iface string, addr netip.Addr) bool,
+	askings []v1.Announcement, nodeName string, hasSenderFor func(iface string, addr netip.Addr) bool,
 ) map[Key]Target {
 	targets := map[Key]Target{}
 	for i := range askings {
@@ -49,10 +49,10 @@ func Targets(
 		ownAddr := map[bool]netip.Addr{} // of the holder, by whether it is IPv6
 		witnesses := map[bool][]netip.Addr{}
 		for _, isIPv6 := range []bool{false, true} {
-			ownAddr[isIPv6] = ownAddressOf(&asking.Holder, iface, isIPv6, canAsk)
+			ownAddr[isIPv6] = ownAddressOf(&asking.Holder, iface, isIPv6, hasSenderFor)
 			for k := range asking.Askers {
 				if n := &asking.Askers[k]; n.NodeName != nodeName {
-					if addr := ownAddressOf(n, iface, isIPv6, canAsk); addr.IsValid() {
+					if addr := ownAddressOf(n, iface, isIPv6, hasSenderFor); addr.IsValid() {
 						witnesses[isIPv6] = append(witnesses[isIPv6], addr)
 					}
 				}
@@ -78,9 +78,9 @@ func Targets(
 }
 
 // ownAddressOf returns the first address of a node's own that is of a family and can be asked for.
-func ownAddressOf(n *v1.StandbyNode, iface string, isIPv6 bool, canAsk func(string, netip.Addr) bool) netip.Addr {
+func ownAddressOf(n *v1.StandbyNode, iface string, isIPv6 bool, hasSenderFor func(string, netip.Addr) bool) netip.Addr {
 	for _, text := range n.Addresses {
-		if addr, err := netip.ParseAddr(text); err == nil && addr.Is6() == isIPv6 && canAsk(iface, addr) {
+		if addr, err := netip.ParseAddr(text); err == nil && addr.Is6() == isIPv6 && hasSenderFor(iface, addr) {
 			return addr
 		}
 	}

@@ -25,12 +25,12 @@ func KeyOf(standby *v1.Standby) Key {
 	return Key{string(standby.Interface), standby.Watched.NodeName}
 }
 
-// Targets returns what the Announcements with standby of a node ask the node to watch. canAsk
+// Targets returns what the Announcements with standby of a node ask the node to watch. hasSenderFor
 // says whether the node can ask for an address by an interface, and gateways are the next hops of the
 // interface's default routes.
 func Targets(
 	standbys []v1.Announcement, nodeName string,
-	canAsk func(iface string, addr netip.Addr) bool, gateways map[string][]netip.Addr,
+	hasSenderFor func(iface string, addr netip.Addr) bool, gateways map[string][]netip.Addr,
 ) map[Key]Target {
 	targets := map[Key]Target{}
 	for i := range standbys {
@@ -38,18 +38,18 @@ func Targets(
 		key := KeyOf(s)
 		t, isKnown := targets[key]
 		if !isKnown {
-			t.Watched, _ = nodeOf(&s.Watched, key.Interface, canAsk)
-			t.Witnesses = nodesOf(s.Witnesses, key.Interface, canAsk)
+			t.Watched, _ = nodeOf(&s.Watched, key.Interface, hasSenderFor)
+			t.Witnesses = askableNodes(s.Witnesses, key.Interface, hasSenderFor)
 			t.Gateways = slices.Compact(slices.SortedFunc(slices.Values(gateways[key.Interface]), netip.Addr.Compare))
 			t.Gateways = t.Gateways[:min(len(t.Gateways), maxGateways)]
 		}
-		for _, n := range nodesOf(s.OtherSuccessors, key.Interface, canAsk) {
+		for _, n := range askableNodes(s.OtherSuccessors, key.Interface, hasSenderFor) {
 			if t.otherSuccessor(n.Name) == nil {
 				t.OtherSuccessors = append(t.OtherSuccessors, n)
 			}
 		}
 		for j := range s.Addresses {
-			if a, isSuccessor := addressOf(&s.Addresses[j], nodeName); isSuccessor {
+			if a, isSuccessor := claimableAddress(&s.Addresses[j], nodeName); isSuccessor {
 				t.Addresses = append(t.Addresses, a)
 			}
 		}
@@ -64,11 +64,11 @@ func Targets(
 	return targets
 }
 
-// nodesOf returns those nodes that can be asked.
-func nodesOf(nodes []v1.StandbyNode, iface string, canAsk func(string, netip.Addr) bool) []Node {
+// askableNodes returns those nodes that can be asked.
+func askableNodes(nodes []v1.StandbyNode, iface string, hasSenderFor func(string, netip.Addr) bool) []Node {
 	var all []Node
 	for i := range nodes {
-		if n, isReachable := nodeOf(&nodes[i], iface, canAsk); isReachable {
+		if n, isReachable := nodeOf(&nodes[i], iface, hasSenderFor); isReachable {
 			all = append(all, n)
 		}
 	}
@@ -76,10 +76,10 @@ func nodesOf(nodes []v1.StandbyNode, iface string, canAsk func(string, netip.Add
 }
 
 // nodeOf returns a node with the address at which it is asked, and whether it has one.
-func nodeOf(n *v1.StandbyNode, iface string, canAsk func(string, netip.Addr) bool) (Node, bool) {
+func nodeOf(n *v1.StandbyNode, iface string, hasSenderFor func(string, netip.Addr) bool) (Node, bool) {
 	node := Node{Name: n.NodeName, MACs: n.MACs}
 	for _, text := range n.Addresses {
-		if addr, err := netip.ParseAddr(text); err == nil && canAsk(iface, addr) {
+		if addr, err := netip.ParseAddr(text); err == nil && hasSenderFor(iface, addr) {
 			node.Addr = addr
 			return node, len(node.MACs) > 0
 		}
@@ -87,8 +87,8 @@ func nodeOf(n *v1.StandbyNode, iface string, canAsk func(string, netip.Addr) boo
 	return node, false
 }
 
-// addressOf returns an address with the rank that a node has, and whether it has one.
-func addressOf(a *v1.StandbyAddress, nodeName string) (Address, bool) {
+// claimableAddress returns an address with the rank that a node has, and whether it has one.
+func claimableAddress(a *v1.StandbyAddress, nodeName string) (Address, bool) {
 	addr, err := netip.ParseAddr(a.Address)
 	rank := slices.IndexFunc(a.Successors, func(s v1.Successor) bool { return s.NodeName == nodeName })
 	if err != nil || rank < 0 {

@@ -44,7 +44,7 @@ func standby(edit ...func(*v1.Standby)) v1.Announcement {
 
 func TestTargets(t *testing.T) {
 	t.Parallel()
-	canAsk := func(iface string, addr netip.Addr) bool {
+	hasSenderFor := func(iface string, addr netip.Addr) bool {
 		return iface == "eth0" && netip.MustParsePrefix("192.0.2.0/24").Contains(addr)
 	}
 	next := standby(func(s *v1.Standby) {
@@ -57,7 +57,7 @@ func TestTargets(t *testing.T) {
 		"eth0": {gatewayAddr.Next().Next(), gatewayAddr.Next(), gatewayAddr, gatewayAddr}, "eth2": {node4Addr},
 	}
 	elsewhere := standby(func(s *v1.Standby) { s.Interface, s.Witnesses, s.Addresses = "eth1", nil, nil })
-	got := Targets([]v1.Announcement{standby(), next, elsewhere}, "node2", canAsk, gateways)
+	got := Targets([]v1.Announcement{standby(), next, elsewhere}, "node2", hasSenderFor, gateways)
 	want := map[Key]Target{
 		{"eth0", "node1"}: {
 			Watched:         Node{"node1", node1Addr, []string{node1MAC}},

@@ -61,7 +61,7 @@ func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place
 // node says that has any.
 func communitiesOf(c *Cluster, a netip.Addr) []string {
 	for i := range c.NodeRoutings {
-		if communities := announced.ServiceCommunitiesOf(&c.NodeRoutings[i].Spec, a); !communities.IsEmpty() {
+		if communities := announced.ServiceCommunitiesFor(&c.NodeRoutings[i].Spec, a); !communities.IsEmpty() {
 			return textsOf(&communities)
 		}
 	}

@@ -131,7 +131,7 @@ func (i *inspection) inspectMoreRecords(ctx context.Context) (*ipam.Report, erro
 		}
 		return nil, err
 	}
-	records, err := s.recordsMarked(ctx, ipam.MarkPrefix(s.installationID))
+	records, err := s.recordsWithMarkPrefix(ctx, ipam.MarkPrefix(s.installationID))
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +270,7 @@ func rangesOf(subnets map[netip.Addr]netip.Prefix) []ipam.Range {
 // inspectTenant reports on the addresses that are reserved for the tenant, and on those
 // that owners of this cluster have.
 func (s *System) inspectTenant(ctx context.Context) (*ipam.Report, error) {
-	records, err := s.recordsMarked(ctx, ipam.MarkPrefix(s.installationID))
+	records, err := s.recordsWithMarkPrefix(ctx, ipam.MarkPrefix(s.installationID))
 	if err != nil {
 		return nil, err
 	}

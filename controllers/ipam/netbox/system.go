@@ -81,7 +81,7 @@ func (s *System) allocate(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		return r.Address, s.recordRequested(ctx, r)
 	}
 	mark := r.Owner.Mark(s.installationID)
-	own, err := s.recordsMarked(ctx, mark)
+	own, err := s.recordsWithMarkPrefix(ctx, mark)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -129,8 +129,8 @@ func (s *System) hasAddress(o *ipAddress) bool {
 	return slices.ContainsFunc(s.pools, func(p pool) bool { return p.contains(o.addr(), o.vrfID()) })
 }
 
-// recordsMarked lists the addresses whose mark begins so.
-func (s *System) recordsMarked(ctx context.Context, begin string) ([]ipAddress, error) {
+// recordsWithMarkPrefix lists the addresses whose mark begins so.
+func (s *System) recordsWithMarkPrefix(ctx context.Context, begin string) ([]ipAddress, error) {
 	records, err := list[ipAddress](ctx, s.client, pathAddresses, url.Values{"description__isw": {begin}})
 	if err != nil {
 		return nil, err
@@ -251,15 +251,15 @@ func recordPath(id int64) string { return fmt.Sprintf("%s%d/", pathAddresses, id
 // delete deletes a record, if its ETag is still the one given. The ETag may be empty.
 func (s *System) delete(ctx context.Context, id int64, etag string) error {
 	_, err := s.client.sendOnce(ctx, http.MethodDelete, recordPath(id), nil, ifMatch(etag), nil, nil)
-	if err = s.checkAbsence(ctx, id, err); isStatus(err, http.StatusNotFound) {
+	if err = s.confirmNotFound(ctx, id, err); isStatus(err, http.StatusNotFound) {
 		return nil
 	}
 	return err
 }
 
-// checkAbsence looks at a record of which NetBox has said, in err, that it is not there:
+// confirmNotFound looks at a record of which NetBox has said, in err, that it is not there:
 // NetBox says so, too, of a record that the token may view and not change or delete.
-func (s *System) checkAbsence(ctx context.Context, id int64, err error) error {
+func (s *System) confirmNotFound(ctx context.Context, id int64, err error) error {
 	if !isStatus(err, http.StatusNotFound) {
 		return err
 	}
@@ -275,7 +275,7 @@ func (s *System) checkAbsence(ctx context.Context, id int64, err error) error {
 // since 4.6.
 func (s *System) change(ctx context.Context, id int64, fields map[string]any, etag string) error {
 	_, err := s.client.sendOnce(ctx, http.MethodPatch, recordPath(id), nil, ifMatch(etag), fields, nil)
-	return s.checkAbsence(ctx, id, err)
+	return s.confirmNotFound(ctx, id, err)
 }
 
 // ifMatch returns the header of a request that is done only to a record with an ETag; nil without one.

@@ -30,7 +30,7 @@ func (s *Server) closeSession(ctx context.Context, p routes.Peer) {
 		isUp, ended = e.isUp, e.ended
 	}
 	s.mu.Unlock()
-	closeConnections(p.Neighbour, int(p.Port))
+	closeConnectionsTo(p.Neighbour, int(p.Port))
 	if !isUp {
 		return
 	}
@@ -43,9 +43,9 @@ func (s *Server) closeSession(ctx context.Context, p routes.Peer) {
 	}
 }
 
-// closeConnections closes the process's TCP connections to a port of a neighbour, and reports whether there is one.
-func closeConnections(neighbour netip.Addr, port int) (isClosed bool) {
-	forEachConnection(neighbour, port, func(descriptor int) {
+// closeConnectionsTo closes the process's TCP connections to a port of a neighbour, and reports whether there is one.
+func closeConnectionsTo(neighbour netip.Addr, port int) (isClosed bool) {
+	forEachConnectionTo(neighbour, port, func(descriptor int) {
 		isClosed = unix.Shutdown(descriptor, unix.SHUT_RDWR) == nil || isClosed
 	})
 	return isClosed
@@ -55,15 +55,15 @@ func closeConnections(neighbour netip.Addr, port int) (isClosed bool) {
 // then may more wait in the process.
 func hasUnacknowledged(neighbour netip.Addr, port int) bool {
 	isWaiting := false
-	forEachConnection(neighbour, port, func(descriptor int) {
+	forEachConnectionTo(neighbour, port, func(descriptor int) {
 		waiting, err := unix.IoctlGetInt(descriptor, unix.SIOCOUTQ)
 		isWaiting = isWaiting || err != nil || waiting > 0
 	})
 	return isWaiting
 }
 
-// forEachConnection calls f with the process's TCP connections to a port of a neighbour.
-func forEachConnection(neighbour netip.Addr, port int, f func(descriptor int)) {
+// forEachConnectionTo calls f with the process's TCP connections to a port of a neighbour.
+func forEachConnectionTo(neighbour netip.Addr, port int, f func(descriptor int)) {
 	entries, err := os.ReadDir(descriptorDir)
 	if err != nil {
 		return

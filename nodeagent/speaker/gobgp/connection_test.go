@@ -48,12 +48,12 @@ func TestCloseConnections(t *testing.T) {
 		t.Run(row.address, func(t *testing.T) {
 			conn, port := connect(row.address)
 			second, secondPort := connect(row.address)
-			closeConnections(netip.MustParseAddr(row.other), port)
-			closeConnections(netip.MustParseAddr(row.address), 1)
+			closeConnectionsTo(netip.MustParseAddr(row.other), port)
+			closeConnectionsTo(netip.MustParseAddr(row.address), 1)
 			if !isOpen(conn) || !isOpen(second) {
 				t.Error("a connection to another neighbour or port is closed")
 			}
-			closeConnections(netip.MustParseAddr(row.address), port)
+			closeConnectionsTo(netip.MustParseAddr(row.address), port)
 			if isOpen(conn) {
 				t.Error("the connection is open")
 			}

@@ -66,7 +66,7 @@ func (s *Server) endSessionsWithUnreadRefreshes(ctx context.Context) error {
 		}
 		// If that fails, the next look tries again.
 		_ = s.endSession(addr, errorOfRefreshes, func() error {
-			if !closeConnections(addr, port) {
+			if !closeConnectionsTo(addr, port) {
 				return errNoConnection
 			}
 			return nil
