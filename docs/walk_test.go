@@ -123,7 +123,7 @@ Move: a Local address goes from one node to another; from Lease to Announcement
 # | it is annotated to hand the address over | {controllers.addressToHandOver} | {placement.askedToHandOver} |
 # | no interface of it in the subnet has carrier | {controllers.addReportedFacts} | {placement.offSubnetIfReported} |
 # | only others have endpoints | {controllers.listEndpointNodes} | {placement.noEndpointForLocalAddressThoughAnyHas} |
-# | a successor claims the address | {controllers.cluster.successorClaims} | {placement.placer.setPhaseByClaim} |
+# | a successor claims the address | {controllers.cluster.successorClaims} | {placement.placer.phaseByClaim} |
 # | its agent has yielded the address, or has failed | {controllers.addEntries} | {placement.stepOf} |
 #
 # How long the manager waits in each case is in [placement](reference/placement.md#how-long-a-node-is-waited-for). Then
