@@ -155,7 +155,7 @@ func runExperiment(ctx context.Context, planned trial.Experiment, tryOnce func(*
 		e.tryOnce(ctx, tryOnce)
 		t := e.Trials[len(e.Trials)-1]
 		conclusive := ""
-		if !e.AnyMachine && !t.IsConclusive() {
+		if !e.IsConclusive(t) {
 			conclusive = "; INCONCLUSIVE"
 		}
 		fmt.Fprintf(

@@ -179,6 +179,10 @@ func (v Verdict) String() string {
 	if v.Late > 0 {
 		parts = append(parts, fmt.Sprintf("%d more trials were inconclusive, the machine was late", v.Late))
 	}
+	if v.LateConclusive > 0 {
+		parts = append(parts, fmt.Sprintf("in %d of %d the machine was late, and the bounds hold even so",
+			v.LateConclusive, v.Conclusive))
+	}
 	for _, b := range v.BrokenBounds {
 		parts = append(parts, formatBroken(b.Bound)+fmt.Sprintf(" in %d of %d", b.Trials, v.Conclusive))
 	}

@@ -6,14 +6,15 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
-// TooLate is how late the machine may be in a conclusive trial.
+// TooLate is how late the machine may be in a trial that is judged as it is.
 const TooLate = 20 * time.Millisecond
 
-// brokenShare is the share of conclusive trials, one in so many, that makes an experiment red
-// when they break bounds.
+// brokenShare is the share of conclusive trials, one in so many, that makes an experiment red when they break
+// bounds, and the share of all trials that makes it inconclusive.
 const brokenShare = 5
 
 // Trial is one run of an experiment.
@@ -35,8 +36,24 @@ type Trial struct {
 	Pressure float64 `json:"pressure"`
 }
 
-// IsConclusive reports whether the machine was in time.
-func (t Trial) IsConclusive() bool { return t.LateMS <= Milliseconds(TooLate) }
+// isInTime reports whether the machine was in time.
+func (t Trial) isInTime() bool { return t.LateMS <= Milliseconds(TooLate) }
+
+// withLateness returns the trial with each of its times as much longer as the machine was late: what a meter
+// may have missed meanwhile is in it.
+func (t Trial) withLateness() Trial {
+	figures := maps.Clone(t.Figures)
+	for name := range figures {
+		switch _, unit, _ := strings.Cut(name, ", "); unit {
+		case "ms":
+			figures[name] += t.LateMS
+		case "s":
+			figures[name] += t.LateMS / 1000
+		}
+	}
+	t.Figures = figures
+	return t
+}
 
 // Milliseconds returns a time as a figure, with three decimal places.
 func Milliseconds(d time.Duration) float64 {
@@ -84,6 +101,17 @@ type Experiment struct {
 	AnyMachine bool `json:"anyMachine,omitempty"`
 }
 
+// IsConclusive reports whether a trial shows something: the machine was in time, or all bounds hold
+// even if each time was as much longer as the machine was late.
+func (e Experiment) IsConclusive(t Trial) bool {
+	return e.AnyMachine || t.isInTime() || len(e.Bounds) > 0 && !e.isBrokenBy(t.withLateness())
+}
+
+// isBrokenBy reports whether a trial breaks a bound.
+func (e Experiment) isBrokenBy(t Trial) bool {
+	return slices.ContainsFunc(e.Bounds, func(b Bound) bool { return b.isBrokenBy(t) })
+}
+
 // NeedsMore reports whether another trial is to be made: no invariant is broken, too few
 // trials were conclusive, and no more than Wanted have been repeated.
 func (e Experiment) NeedsMore() bool {
@@ -94,7 +122,7 @@ func (e Experiment) NeedsMore() bool {
 func (e Experiment) conclusive() []Trial {
 	var found []Trial
 	for _, t := range e.Trials {
-		if e.AnyMachine || t.IsConclusive() {
+		if e.IsConclusive(t) {
 			found = append(found, t)
 		}
 	}
@@ -109,7 +137,8 @@ const (
 	Green Outcome = "green"
 	// Red says that an invariant or a bound is broken.
 	Red Outcome = "red"
-	// Inconclusive says that the machine was late in too many trials. It is as bad as Red.
+	// Inconclusive says that the machine was late in too many trials that do not show that the bounds hold. It
+	// is as bad as Red.
 	Inconclusive Outcome = "inconclusive"
 )
 
@@ -130,9 +159,11 @@ type BrokenBound struct {
 // Verdict is the judgement of an experiment.
 type Verdict struct {
 	Outcome Outcome `json:"outcome"`
-	// Conclusive is how many trials were conclusive, and Late how many were not.
-	Conclusive int `json:"conclusive"`
-	Late       int `json:"late"`
+	// Conclusive is how many trials were conclusive, and Late how many were not. LateConclusive is in how many of
+	// the conclusive ones the machine was late.
+	Conclusive     int `json:"conclusive"`
+	Late           int `json:"late"`
+	LateConclusive int `json:"lateConclusive,omitempty"`
 	// Spreads are those of each figure, by name, over the conclusive trials. If there are
 	// none, they are over all trials.
 	Spreads []Spread `json:"spreads"`
@@ -161,9 +192,17 @@ func Judge(e Experiment) Verdict {
 			v.Broken = append(v.Broken, fmt.Sprintf("seed %d: %s", t.Seed, b))
 		}
 	}
-	for _, t := range judged {
-		if slices.ContainsFunc(e.Bounds, func(b Bound) bool { return b.isBrokenBy(t) }) {
+	allBroken := 0
+	for _, t := range e.Trials {
+		isConclusive, isBroken := e.IsConclusive(t), e.isBrokenBy(t)
+		if isBroken {
+			allBroken++
+		}
+		if isConclusive && isBroken {
 			v.BrokenTrials++
+		}
+		if isConclusive && !e.AnyMachine && !t.isInTime() {
+			v.LateConclusive++
 		}
 	}
 	for _, b := range e.Bounds {
@@ -192,8 +231,8 @@ func Judge(e Experiment) Verdict {
 	switch {
 	case len(v.Broken) > 0, isTooOften, len(v.BrokenMedians) > 0:
 		v.Outcome = Red
-	case v.Conclusive < max(e.Wanted, 1):
-		v.Outcome = Inconclusive
+	case v.Conclusive < max(e.Wanted, 1), allBroken*brokenShare >= max(len(e.Trials), 1):
+		v.Outcome = Inconclusive // late trials that hold do not make up for late ones that do not
 	default:
 		v.Outcome = Green
 	}

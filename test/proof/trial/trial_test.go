@@ -122,7 +122,7 @@ func TestJudge(t *testing.T) {
 		},
 		{
 			"an invariant, on a late machine",
-			Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1, 1), late(broken(trials(1)[0])))}, Red, 2, 1, 0,
+			Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1, 1), late(broken(trials(501)[0])))}, Red, 2, 1, 0,
 		},
 		{
 			"an invariant, before enough trials", Experiment{Wanted: 10, Bounds: bounds, Trials: []Trial{broken(trials(1)[0])}},
@@ -130,8 +130,51 @@ func TestJudge(t *testing.T) {
 		},
 		{
 			"late ones that break the bound do not count",
-			Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1, 1), late(trials(501)[0]), late(trials(502)[0]))},
-			Green, 2, 2, 0,
+			Experiment{
+				Wanted: 10, Bounds: bounds, Trials: append(trials(ten...), late(trials(501)[0]), late(trials(502)[0])),
+			},
+			Green, 10, 2, 0,
+		},
+		{
+			"too many late ones break the bound",
+			Experiment{
+				Wanted: 8, Bounds: bounds, Trials: append(trials(ten[:8]...), late(trials(501)[0]), late(trials(502)[0])),
+			},
+			Inconclusive, 8, 2, 0,
+		},
+		{
+			"late ones and one in time break the bound, too many together",
+			Experiment{
+				Wanted: 8, Bounds: bounds, Trials: append(trials(ten[:7]...), trials(501)[0], late(trials(502)[0])),
+			},
+			Inconclusive, 8, 1, 1,
+		},
+		{
+			"late ones count whose bound holds even so",
+			Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1), late(trials(479.999)[0]))}, Green, 2, 0, 0,
+		},
+		{
+			"late ones do not count whose bound holds only without what the machine was late",
+			Experiment{Wanted: 1, Bounds: bounds, Trials: append(trials(1), late(trials(480)[0]))}, Green, 1, 1, 0,
+		},
+		{
+			"the machine's lateness adds to no count",
+			Experiment{
+				Wanted: 1, Bounds: []Bound{{"failed", 0}}, Trials: []Trial{late(Trial{Figures: map[string]float64{"failed": 0}})},
+			},
+			Green, 1, 0, 0,
+		},
+		{
+			"a time in seconds",
+			Experiment{Wanted: 1, Bounds: []Bound{{"back, s", 1}}, Trials: []Trial{
+				late(Trial{Figures: map[string]float64{"back, s": 0.9799}}),
+				late(Trial{Figures: map[string]float64{"back, s": 0.98}}),
+			}},
+			Green, 1, 1, 0,
+		},
+		{
+			"late ones without what the bound is of",
+			Experiment{Wanted: 1, Bounds: []Bound{{"failed", 0}}, Trials: []Trial{late(trials(1)[0])}}, Inconclusive, 0, 1, 0,
 		},
 		{
 			"just in time",
@@ -141,7 +184,8 @@ func TestJudge(t *testing.T) {
 		{
 			"too few are conclusive",
 			Experiment{
-				Wanted: 2, Bounds: bounds, Trials: append(trials(1), late(trials(1)[0]), late(trials(1)[0]), late(trials(1)[0])),
+				Wanted: 2, Bounds: bounds,
+				Trials: append(trials(1), late(trials(490)[0]), late(trials(490)[0]), late(trials(490)[0])),
 			},
 			Inconclusive, 1, 3, 0,
 		},
@@ -198,6 +242,10 @@ func TestVerdict(t *testing.T) {
 	if got.String() != text {
 		t.Errorf("%s", got)
 	}
+	if text := (Verdict{Outcome: Green, Conclusive: 10, LateConclusive: 3}).String(); text !=
+		"green; in 3 of 10 the machine was late, and the bounds hold even so" {
+		t.Errorf("%s", text)
+	}
 	e.MedianBounds = []Bound{{"failed", 2}, {"outage, ms", 30}}
 	if got := Judge(e); !strings.Contains(got.String(), "; median of outage above 30 ms; seed 3: lost") {
 		t.Errorf("%s", got)
@@ -217,9 +265,10 @@ func TestNeedsMore(t *testing.T) {
 		{"none yet", nil, true},
 		{"one", trials(1), true},
 		{"as many as are wanted", trials(1, 1), false},
-		{"one is to be repeated", append(trials(1), late(trials(1)[0])), true},
-		{"two are", append(trials(1), late(trials(1)[0]), late(trials(1)[0])), true},
-		{"no more are repeated", append(trials(1), late(trials(1)[0]), late(trials(1)[0]), late(trials(1)[0])), false},
+		{"one is to be repeated", append(trials(1), late(trials(501)[0])), true},
+		{"two are", append(trials(1), late(trials(501)[0]), late(trials(501)[0])), true},
+		{"no more are repeated", append(trials(1), late(trials(501)[0]), late(trials(501)[0]), late(trials(501)[0])), false},
+		{"a late one need not be repeated", append(trials(1), late(trials(1)[0])), false},
 		{"an invariant is broken", []Trial{broken(trials(1)[0])}, false},
 		{"a bound is broken", trials(501), true},
 	} {
