@@ -128,11 +128,8 @@ func formatFigures(e Experiment, v Verdict) string {
 	slices.SortStableFunc(spreads, func(a, b Spread) int { return cmp.Compare(place(a), place(b)) })
 	var parts []string
 	for _, s := range spreads {
-		name, unit, hasUnit := strings.Cut(s.Figure, ", ")
-		text := name + " " + formatSpread(s)
-		if hasUnit {
-			text += " " + unit
-		}
+		name, unit := cutUnit(s.Figure)
+		text := strings.TrimSpace(name + " " + formatSpread(s) + " " + unit)
 		var limits []string
 		for _, b := range e.MedianBounds {
 			if b.Figure == s.Figure {
@@ -169,7 +166,7 @@ func formatFigure(f float64) string {
 
 // formatBroken says that a figure is above its bound.
 func formatBroken(b Bound) string {
-	name, unit, _ := strings.Cut(b.Figure, ", ")
+	name, unit := cutUnit(b.Figure)
 	return strings.TrimSpace(fmt.Sprintf("%s above %s %s", name, formatFigure(b.AtMost), unit))
 }
 
@@ -182,6 +179,13 @@ func (v Verdict) String() string {
 	if v.LateConclusive > 0 {
 		parts = append(parts, fmt.Sprintf("in %d of %d the machine was late, and the bounds hold even so",
 			v.LateConclusive, v.Conclusive))
+	}
+	if v.LateBroken > 0 && v.LateConclusive > 0 {
+		text := fmt.Sprintf("%d late trials break a bound", v.LateBroken)
+		if v.isBrokenTooOftenWhenLate() {
+			text += ", which is too often"
+		}
+		parts = append(parts, text)
 	}
 	for _, b := range v.BrokenBounds {
 		parts = append(parts, formatBroken(b.Bound)+fmt.Sprintf(" in %d of %d", b.Trials, v.Conclusive))

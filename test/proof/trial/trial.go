@@ -10,11 +10,15 @@ import (
 	"time"
 )
 
-// TooLate is how late the machine may be in a trial that is judged as it is.
-const TooLate = 20 * time.Millisecond
+const (
+	// TooLate is how late the machine may be in a trial that is judged as it is.
+	TooLate = 20 * time.Millisecond
+	// hopelesslyLate is how late the machine may be in a trial that shows anything.
+	hopelesslyLate = 100 * time.Millisecond
+)
 
-// brokenShare is the share of conclusive trials, one in so many, that makes an experiment red when they break
-// bounds, and the share of all trials that makes it inconclusive.
+// brokenShare is the share of trials, one in so many, that makes an experiment red or inconclusive when they
+// break bounds.
 const brokenShare = 5
 
 // Trial is one run of an experiment.
@@ -39,12 +43,15 @@ type Trial struct {
 // isInTime reports whether the machine was in time.
 func (t Trial) isInTime() bool { return t.LateMS <= Milliseconds(TooLate) }
 
+// isHopelesslyLate reports whether the machine was so late that the trial shows nothing.
+func (t Trial) isHopelesslyLate() bool { return t.LateMS > Milliseconds(hopelesslyLate) }
+
 // withLateness returns the trial with each of its times as much longer as the machine was late: what a meter
 // may have missed meanwhile is in it.
 func (t Trial) withLateness() Trial {
 	figures := maps.Clone(t.Figures)
 	for name := range figures {
-		switch _, unit, _ := strings.Cut(name, ", "); unit {
+		switch _, unit := cutUnit(name); unit {
 		case "ms":
 			figures[name] += t.LateMS
 		case "s":
@@ -53,6 +60,14 @@ func (t Trial) withLateness() Trial {
 	}
 	t.Figures = figures
 	return t
+}
+
+// cutUnit returns the name of a figure without its unit, and the unit; empty for a count.
+func cutUnit(figure string) (name, unit string) {
+	if i := strings.LastIndex(figure, ", "); i >= 0 {
+		return figure[:i], figure[i+len(", "):]
+	}
+	return figure, ""
 }
 
 // Milliseconds returns a time as a figure, with three decimal places.
@@ -91,7 +106,8 @@ func (b Bound) isBrokenByMedianOf(trials []Trial) bool {
 type Experiment struct {
 	Name   string  `json:"name"`
 	Bounds []Bound `json:"bounds,omitempty"`
-	// MedianBounds are bounds of the medians of figures over the conclusive trials.
+	// MedianBounds are bounds of the medians of figures over the conclusive trials. Times of trials in which the
+	// machine was late are as much longer in them.
 	MedianBounds []Bound `json:"medianBounds,omitempty"`
 	// Wanted is how many conclusive trials the experiment is to have.
 	Wanted int     `json:"wanted"`
@@ -101,11 +117,15 @@ type Experiment struct {
 	AnyMachine bool `json:"anyMachine,omitempty"`
 }
 
-// IsConclusive reports whether a trial shows something: the machine was in time, or all bounds hold
-// even if each time was as much longer as the machine was late.
+// IsConclusive reports whether a trial shows something: the machine was in time, or it was not hopelessly
+// late and all bounds hold even if each time was as much longer as the machine was late.
 func (e Experiment) IsConclusive(t Trial) bool {
-	return e.AnyMachine || t.isInTime() || len(e.Bounds) > 0 && !e.isBrokenBy(t.withLateness())
+	holdsEvenLate := !t.isHopelesslyLate() && len(e.Bounds) > 0 && !e.isBrokenBy(t.withLateness())
+	return e.isInTime(t) || holdsEvenLate
 }
+
+// isInTime reports whether a trial is judged as it is.
+func (e Experiment) isInTime(t Trial) bool { return e.AnyMachine || t.isInTime() }
 
 // isBrokenBy reports whether a trial breaks a bound.
 func (e Experiment) isBrokenBy(t Trial) bool {
@@ -119,10 +139,26 @@ func (e Experiment) NeedsMore() bool {
 		len(e.conclusive()) < e.Wanted && len(e.Trials) < 2*e.Wanted
 }
 
-func (e Experiment) conclusive() []Trial {
+// conclusive returns the trials that show something, in their order.
+func (e Experiment) conclusive() []Trial { return trialsWith(e.Trials, e.IsConclusive) }
+
+// withLateness returns trials with the times of those in which the machine was late as much longer.
+func (e Experiment) withLateness(trials []Trial) []Trial {
+	var all []Trial
+	for _, t := range trials {
+		if !e.isInTime(t) {
+			t = t.withLateness()
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// trialsWith returns the trials for which has is true, in their order.
+func trialsWith(trials []Trial, has func(Trial) bool) []Trial {
 	var found []Trial
-	for _, t := range e.Trials {
-		if e.IsConclusive(t) {
+	for _, t := range trials {
+		if has(t) {
 			found = append(found, t)
 		}
 	}
@@ -164,6 +200,9 @@ type Verdict struct {
 	Conclusive     int `json:"conclusive"`
 	Late           int `json:"late"`
 	LateConclusive int `json:"lateConclusive,omitempty"`
+	// LateBroken is in how many of the late trials that were not conclusive a bound was broken as it was measured,
+	// and the machine was not hopelessly late.
+	LateBroken int `json:"lateBroken,omitempty"`
 	// Spreads are those of each figure, by name, over the conclusive trials. If there are
 	// none, they are over all trials.
 	Spreads []Spread `json:"spreads"`
@@ -192,33 +231,19 @@ func Judge(e Experiment) Verdict {
 			v.Broken = append(v.Broken, fmt.Sprintf("seed %d: %s", t.Seed, b))
 		}
 	}
-	allBroken := 0
-	for _, t := range e.Trials {
-		isConclusive, isBroken := e.IsConclusive(t), e.isBrokenBy(t)
-		if isBroken {
-			allBroken++
-		}
-		if isConclusive && isBroken {
-			v.BrokenTrials++
-		}
-		if isConclusive && !e.AnyMachine && !t.isInTime() {
-			v.LateConclusive++
-		}
-	}
+	v.BrokenTrials = len(trialsWith(judged, e.isBrokenBy))
+	v.LateConclusive = len(trialsWith(judged, func(t Trial) bool { return !e.isInTime(t) }))
+	v.LateBroken = len(trialsWith(e.Trials, func(t Trial) bool {
+		return !e.IsConclusive(t) && !t.isHopelesslyLate() && e.isBrokenBy(t)
+	}))
 	for _, b := range e.Bounds {
-		n := 0
-		for _, t := range judged {
-			if b.isBrokenBy(t) {
-				n++
-			}
-		}
-		if n > 0 {
+		if n := len(trialsWith(judged, b.isBrokenBy)); n > 0 {
 			v.BrokenBounds = append(v.BrokenBounds, BrokenBound{b, n})
 		}
 	}
 	if v.Conclusive >= max(e.Wanted, 1) {
 		v.BrokenMedians = slices.DeleteFunc(
-			slices.Clone(e.MedianBounds), func(b Bound) bool { return !b.isBrokenByMedianOf(judged) },
+			slices.Clone(e.MedianBounds), func(b Bound) bool { return !b.isBrokenByMedianOf(e.withLateness(judged)) },
 		)
 	}
 	if len(judged) == 0 {
@@ -231,12 +256,19 @@ func Judge(e Experiment) Verdict {
 	switch {
 	case len(v.Broken) > 0, isTooOften, len(v.BrokenMedians) > 0:
 		v.Outcome = Red
-	case v.Conclusive < max(e.Wanted, 1), allBroken*brokenShare >= max(len(e.Trials), 1):
-		v.Outcome = Inconclusive // late trials that hold do not make up for late ones that do not
+	case v.Conclusive < max(e.Wanted, 1), v.isBrokenTooOftenWhenLate():
+		v.Outcome = Inconclusive
 	default:
 		v.Outcome = Green
 	}
 	return v
+}
+
+// isBrokenTooOftenWhenLate reports whether late trials count as good, and one in five of all trials that either
+// are conclusive or break a bound breaks one. Else late trials would count only if they are good.
+func (v Verdict) isBrokenTooOftenWhenLate() bool {
+	broken := v.BrokenTrials + v.LateBroken
+	return v.LateConclusive > 0 && broken*brokenShare >= v.Conclusive+v.LateBroken
 }
 
 // spreadsOf returns the spread of each figure of trials, by name, and of their lateness.

@@ -138,16 +138,87 @@ func TestJudge(t *testing.T) {
 		{
 			"too many late ones break the bound",
 			Experiment{
-				Wanted: 8, Bounds: bounds, Trials: append(trials(ten[:8]...), late(trials(501)[0]), late(trials(502)[0])),
+				Wanted: 8, Bounds: bounds,
+				Trials: append(trials(ten[:7]...), late(trials(1)[0]), late(trials(501)[0]), late(trials(502)[0])),
 			},
 			Inconclusive, 8, 2, 0,
 		},
 		{
+			"too many late ones break the bound where none counts as good",
+			Experiment{
+				Wanted: 8, Bounds: bounds, Trials: append(trials(ten[:8]...), late(trials(501)[0]), late(trials(502)[0])),
+			},
+			Green, 8, 2, 0,
+		},
+		{
 			"late ones and one in time break the bound, too many together",
 			Experiment{
-				Wanted: 8, Bounds: bounds, Trials: append(trials(ten[:7]...), trials(501)[0], late(trials(502)[0])),
+				Wanted: 8, Bounds: bounds,
+				Trials: append(trials(ten[:6]...), late(trials(1)[0]), trials(501)[0], late(trials(502)[0])),
 			},
 			Inconclusive, 8, 1, 1,
+		},
+		{
+			"those that hold only without what the machine was late make up for none that is broken",
+			Experiment{
+				Wanted: 8, Bounds: bounds, Trials: slices.Concat(
+					trials(ten[:7]...), []Trial{late(trials(1)[0]), late(trials(501)[0]), late(trials(501)[0])},
+					[]Trial{late(trials(490)[0]), late(trials(490)[0]), late(trials(490)[0])},
+				),
+			},
+			Inconclusive, 8, 5, 0,
+		},
+		{
+			"one of four is late and good, and one more late and broken",
+			Experiment{
+				Wanted: 4, Bounds: bounds, Trials: append(trials(1, 1, 1), late(trials(1)[0]), late(trials(501)[0])),
+			},
+			Inconclusive, 4, 1, 0,
+		},
+		{
+			"four in time make up for a late one that is broken",
+			Experiment{Wanted: 4, Bounds: bounds, Trials: append(trials(1, 1, 1, 1), late(trials(501)[0]))}, Green, 4, 1, 0,
+		},
+		{
+			"hopelessly late, whatever it shows",
+			Experiment{
+				Wanted: 1, Bounds: []Bound{{"failed", 0}},
+				Trials: []Trial{
+					{Figures: map[string]float64{"failed": 0}, LateMS: 100.001},
+					{Figures: map[string]float64{"failed": 0}, LateMS: 100},
+					{Figures: map[string]float64{"failed": 1}, LateMS: 100.001},
+				},
+			},
+			Green, 1, 2, 0,
+		},
+		{
+			"the median with what the machine was late",
+			Experiment{
+				Wanted: 1, Bounds: bounds, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: []Trial{late(trials(280)[0])},
+			},
+			Red, 1, 0, 0,
+		},
+		{
+			"the median that holds with what the machine was late",
+			Experiment{
+				Wanted: 1, Bounds: bounds, MedianBounds: []Bound{{"outage, ms", 300}},
+				Trials: []Trial{late(trials(279.999)[0])},
+			},
+			Green, 1, 0, 0,
+		},
+		{
+			"the median where any machine will do",
+			Experiment{
+				Wanted: 1, AnyMachine: true, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: []Trial{late(trials(300)[0])},
+			},
+			Green, 1, 0, 0,
+		},
+		{
+			"a figure with two commas",
+			Experiment{Wanted: 1, Bounds: []Bound{{"back, again, ms", 500}}, Trials: []Trial{
+				late(Trial{Figures: map[string]float64{"back, again, ms": 480}}),
+			}},
+			Inconclusive, 0, 1, 0,
 		},
 		{
 			"late ones count whose bound holds even so",
@@ -228,7 +299,7 @@ func TestVerdict(t *testing.T) {
 	}
 	got := Judge(e)
 	want := Verdict{
-		Outcome: Red, Conclusive: 4, Late: 1, BrokenTrials: 3, Errors: 3,
+		Outcome: Red, Conclusive: 4, Late: 1, LateBroken: 1, BrokenTrials: 3, Errors: 3,
 		Spreads:      []Spread{{"failed", 0, 1.5, 7}, {"outage, ms", 10, 35, 600}},
 		LateMS:       Spread{"machine late, ms", 1, 2.5, 5},
 		BrokenBounds: []BrokenBound{{Bound{"failed", 0}, 3}, {Bound{"outage, ms", 500}, 1}},
@@ -245,6 +316,20 @@ func TestVerdict(t *testing.T) {
 	if text := (Verdict{Outcome: Green, Conclusive: 10, LateConclusive: 3}).String(); text !=
 		"green; in 3 of 10 the machine was late, and the bounds hold even so" {
 		t.Errorf("%s", text)
+	}
+	for text, v := range map[string]Verdict{
+		"inconclusive; 2 more trials were inconclusive, the machine was late; in 3 of 8 the machine was late, and the " +
+			"bounds hold even so; 2 late trials break a bound, which is too often": {
+			Outcome: Inconclusive, Conclusive: 8, Late: 2, LateConclusive: 3, LateBroken: 2,
+		},
+		"green; 1 more trials were inconclusive, the machine was late; in 3 of 10 the machine was late, and the bounds " +
+			"hold even so; 1 late trials break a bound": {
+			Outcome: Green, Conclusive: 10, Late: 1, LateConclusive: 3, LateBroken: 1,
+		},
+	} {
+		if v.String() != text {
+			t.Errorf("%s", v)
+		}
 	}
 	e.MedianBounds = []Bound{{"failed", 2}, {"outage, ms", 30}}
 	if got := Judge(e); !strings.Contains(got.String(), "; median of outage above 30 ms; seed 3: lost") {
