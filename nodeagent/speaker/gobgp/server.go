@@ -246,19 +246,37 @@ func (s *Server) ResetSession(ctx context.Context, neighbour netip.Addr) error {
 }
 
 // Stop ends all sessions. With graceful restart neighbours that support it keep the routes for
-// the restart time; without, they drop them at once.
+// the restart time; without, they drop them at once. If the sessions have not ended when ctx does, Stop returns its
+// error, and what is left of them ends with the process.
 func (s *Server) Stop(ctx context.Context, graceful bool) error {
 	if s.endWatching != nil {
 		s.endWatching()
 	}
-	err := s.bgp.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: graceful})
-	// StopBgp leaves the library's own BFD running, which only Stop ends. There are no sessions any more for the
-	// StopBgp in it, which fails.
-	s.bgp.Stop()
+	err := within(ctx, func() error {
+		// The library waits for its sessions' goroutines, whatever becomes of a context.
+		err := s.bgp.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: graceful})
+		// StopBgp leaves the library's own BFD running, which only Stop ends. There are no sessions any more for the
+		// StopBgp in it, which fails.
+		s.bgp.Stop()
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("stop BGP: %w", err)
 	}
 	return nil
+}
+
+// within returns what a function returns that heeds no context or, if the context ends first, its error. The
+// function goes on then.
+func within(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (s *Server) addPath(p routes.Path) error {

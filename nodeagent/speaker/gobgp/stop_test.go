@@ -2,6 +2,7 @@ package gobgp
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -35,4 +36,26 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWithin checks that what heeds no context holds up nobody for longer than the context says.
+func TestWithin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		failure, began := errors.New("no"), time.Now()
+		if err := within(ctx, func() error { time.Sleep(time.Second); return failure }); !errors.Is(err, failure) {
+			t.Errorf("one that ends: %v", err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("one that ends: after %s", took)
+		}
+		if err := within(ctx, func() error { time.Sleep(time.Hour); return nil }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("one that does not: %v", err)
+		}
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("one that does not: after %s", took)
+		}
+		time.Sleep(time.Hour) // until the function, which nobody waits for, has ended
+	})
 }
