@@ -107,8 +107,8 @@ func TestSubnetNotFound(t *testing.T) {
 	g.Eventually(eventsOf(typo, v1.ReasonSubnetNotFound)).Should(HaveLen(1))
 	runAgent(t, "subnet2", eth("eth0", "10.53.0.2/24"))
 	g.Eventually(says).Should(Equal("Mixed 4 True SubnetNotFound: no node has an interface in 10.52.1.0/24, fd52::/64: " +
-		"the addresses are Virtual, and only routers make packets come; correct the subnet or, if that is meant, make the " +
-		"group one of kind remote"))
+		"the addresses are Virtual, and only routers make packets come; correct the subnet or spec.local of the " +
+		"LBNodeAgents or, if that is meant, make the group one of kind remote"))
 	g.Expect(ready(typo)(g)).To(Equal("True Accepted: 3 ranges"))
 	g.Eventually(eventsOf(typo, v1.ReasonSubnetNotFound)).Should(
 		And(HaveLen(2), HaveEach(HavePrefix("purelb-servicegroup: no node has"))),

@@ -32,7 +32,7 @@ func DescribeSubnetsNotFound(subnets []netip.Prefix) string {
 		return ""
 	}
 	return fmt.Sprintf("no node has an interface in %s: the addresses are Virtual, and only routers make packets come; "+
-		"correct the subnet or, if that is meant, make the group one of kind remote",
+		"correct the subnet or spec.local of the LBNodeAgents or, if that is meant, make the group one of kind remote",
 		textlimit.List(textlimit.Texts(subnets), maxNamedInMessage, ", "))
 }
 
