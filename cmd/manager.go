@@ -278,7 +278,7 @@ func addControllers(
 	// Every replica fills its caches, so that a standby can lead at once.
 	for _, kind := range []client.Object{
 		&corev1.Service{}, &corev1.Node{}, controllers.NamespaceMetadata(), &corev1.ServiceAccount{}, &appsv1.DaemonSet{},
-		&discoveryv1.EndpointSlice{},
+		&discoveryv1.EndpointSlice{}, &corev1.Pod{},
 		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{}, &v1.BGPPeer{}, &v1.NodeRouting{},
 		&corev1.Secret{},
 	} {
