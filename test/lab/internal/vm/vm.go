@@ -1,6 +1,6 @@
 // Package vm runs test binaries as root in a virtual machine with a kernel of
 // Debian's: for what the kernel of this machine may lack, such as the link type
-// dummy. It needs no hardware virtualisation.
+// dummy. It uses hardware virtualisation if there is any, and needs none.
 package vm
 
 import (
@@ -67,7 +67,7 @@ func Run(ctx context.Context, options Options) error {
 	}
 	options.Say("starting a virtual machine with " + kernel.Name)
 	begun := time.Now()
-	command := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-m", "512", "-smp", "1",
+	command := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "kvm", "-accel", "tcg", "-m", "512", "-smp", "1",
 		"-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-kernel", kernel.Image, "-initrd", image,
 		// On a busy machine the timer of the machine is late, and its kernel would take it for broken.
 		"-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off no_timer_check")
@@ -178,7 +178,8 @@ func initrd(ctx context.Context, dir string, kernel debian.KernelFiles, binaries
 		}
 	}
 	// what the machine has printed so far ends without one
-	script.WriteString("export PATH=/sbin:/bin PURELB_TEST_VIRTUAL=dummy\n/sbin/ip link set lo up\ncd /tmp\necho\n")
+	script.WriteString("export PATH=/sbin:/bin PURELB_TEST_VM=1 PURELB_TEST_VIRTUAL=dummy\n" +
+		"/sbin/ip link set lo up\ncd /tmp\necho\n")
 	for _, binary := range binaries {
 		path, pattern := split(binary)
 		name := filepath.Base(path)
