@@ -7,9 +7,9 @@ import (
 	"github.com/purelb/purelb-operator/internal/tasks"
 )
 
-// syncSchedule says when the worker syncs. A sync that something wakes the worker for comes at once, or
-// at the end of the rest after the last sync; one that the last sync asked for comes at its time. The
-// caller passes the time, which never goes back.
+// syncSchedule says when the worker syncs. A sync that something wakes the worker for comes at once, and one
+// that was asked for, by the last sync or since, comes at its time; but none comes before the rest after the
+// last sync has ended. The caller passes the time, which never goes back.
 type syncSchedule struct {
 	dueAt      time.Time // of the earliest sync that was asked for; zero for none
 	restEndsAt time.Time // if a sync waits for the end of a rest; else zero

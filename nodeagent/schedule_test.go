@@ -57,6 +57,14 @@ func TestSyncSchedule(t *testing.T) {
 		sync(s, 0, 0, true, nil)
 		wantWait(s, time.Minute)
 	})
+	t.Run("a sync that comes after its time was for it", func(*testing.T) {
+		s := newSyncSchedule()
+		s.syncIn(now, time.Second)
+		after(2 * time.Second)
+		wantWait(s, -time.Second)
+		wantTake(s, true)
+		wantWait(s, tasks.Forever)
+	})
 	t.Run("a rest is as long as the sync made it", func(*testing.T) {
 		s := newSyncSchedule()
 		s.syncIn(now, time.Hour)

@@ -25,20 +25,20 @@ const maxNamedInCondition = 3
 func AdvertisedCondition(
 	places []Place, routings map[string]*v1.NodeRouting, group *v1.ServiceGroup,
 ) metav1.Condition {
-	routes := advertisersOf(places, routings)
-	if len(routes) == 0 {
+	counts := advertisersOf(places, routings)
+	if len(counts) == 0 {
 		return metav1.Condition{}
 	}
 	c := metav1.Condition{Type: v1.ConditionAdvertised, Status: metav1.ConditionTrue, Reason: v1.ReasonAdvertised}
 	if group != nil && group.Spec.AdvertisedBy == v1.AdvertisedByExternal {
 		c.Status, c.Reason = metav1.ConditionUnknown, v1.ReasonExternal
 		c.Message = fmt.Sprintf("spec.advertisedBy of ServiceGroup %s says that routing software of your own advertises "+
-			"the addresses: PureLB does not see whether it does", routes[0].group)
+			"the addresses: PureLB does not see whether it does", counts[0].group)
 		return c
 	}
 	var texts []string
-	for i := range routes {
-		reason, text := routes[i].verdict()
+	for i := range counts {
+		reason, text := counts[i].verdict()
 		if reason != v1.ReasonAdvertised && c.Status == metav1.ConditionTrue {
 			c.Status, c.Reason = metav1.ConditionFalse, reason
 			texts = slices.Insert(texts, 0, text)
@@ -146,24 +146,24 @@ func isAmong(texts []string, a netip.Addr) bool {
 // advertisersOf counts, for each Virtual address of some places, who advertises it; sorted as the
 // places are.
 func advertisersOf(places []Place, routings map[string]*v1.NodeRouting) []advertiserCounts {
-	var routes []advertiserCounts
+	var counts []advertiserCounts
 	for _, p := range places {
 		if p.Type != v1.AnnounceVirtual {
 			continue
 		}
-		if len(routes) == 0 || routes[len(routes)-1].address != p.Address {
-			routes = append(routes, advertiserCounts{address: p.Address, group: p.ServiceGroup})
+		if len(counts) == 0 || counts[len(counts)-1].address != p.Address {
+			counts = append(counts, advertiserCounts{address: p.Address, group: p.ServiceGroup})
 		}
 		if p.State == v1.StateAnnounced {
-			routes[len(routes)-1].addNode(&p, routings[p.Node])
+			counts[len(counts)-1].addNode(&p, routings[p.Node])
 		}
 	}
-	return routes
+	return counts
 }
 
 // addNode counts a node that announces the address. routing is nil if the node has no speaker.
-func (r *advertiserCounts) addNode(p *Place, routing *v1.NodeRouting) {
-	r.nodeCount++
+func (c *advertiserCounts) addNode(p *Place, routing *v1.NodeRouting) {
+	c.nodeCount++
 	if routing == nil {
 		return
 	}
@@ -172,12 +172,12 @@ func (r *advertiserCounts) addNode(p *Place, routing *v1.NodeRouting) {
 		return
 	}
 	if IsWithheld(&routing.Spec, addr) {
-		r.isWithheld = true
+		c.isWithheld = true
 		return
 	}
 	bgp := GroupBGPOf(&routing.Spec, p.ServiceGroup)
 	if bgp.Advertise != nil && !*bgp.Advertise {
-		r.isUnwanted = true
+		c.isUnwanted = true
 		return
 	}
 	family, sent := v1.FamilyOf(addr), 0
@@ -186,9 +186,9 @@ func (r *advertiserCounts) addNode(p *Place, routing *v1.NodeRouting) {
 		if !slices.Contains(peer.Families, family) || len(bgp.Peers) > 0 && !slices.Contains(bgp.Peers, peer.Name) {
 			continue
 		}
-		r.sessionCount++
-		if !slices.Contains(r.peers, peer.Name) {
-			r.peers = append(r.peers, peer.Name)
+		c.sessionCount++
+		if !slices.Contains(c.peers, peer.Name) {
+			c.peers = append(c.peers, peer.Name)
 		}
 		at := slices.IndexFunc(routing.Status.Sessions, func(s v1.RoutingSession) bool {
 			return s.Peer == peer.Name && s.State == v1.SessionEstablished && peer.IsNeighbor(s.Neighbor)
@@ -196,51 +196,51 @@ func (r *advertiserCounts) addNode(p *Place, routing *v1.NodeRouting) {
 		if at < 0 {
 			continue
 		}
-		r.establishedCount++
+		c.establishedCount++
 		if IsSent(&routing.Status.Sessions[at], addr) {
 			sent++
 		}
 	}
-	r.sentCount += sent
+	c.sentCount += sent
 	if sent > 0 {
-		r.advertiserCount++
+		c.advertiserCount++
 	}
 }
 
 // verdict says whether some node advertises the address and, if none does, why.
-func (r *advertiserCounts) verdict() (reason, text string) {
+func (c *advertiserCounts) verdict() (reason, text string) {
 	switch {
-	case r.sentCount > 0:
+	case c.sentCount > 0:
 		return v1.ReasonAdvertised, fmt.Sprintf(
 			"%s is advertised by %d of %d nodes, in %d of %d sessions",
-			r.address, r.advertiserCount, r.nodeCount, r.sentCount, r.sessionCount,
+			c.address, c.advertiserCount, c.nodeCount, c.sentCount, c.sessionCount,
 		)
-	case r.nodeCount == 0:
-		return v1.ReasonNotAnnounced, fmt.Sprintf("no node announces %s yet", r.address)
-	case r.sessionCount == 0 && r.isWithheld:
+	case c.nodeCount == 0:
+		return v1.ReasonNotAnnounced, fmt.Sprintf("no node announces %s yet", c.address)
+	case c.sessionCount == 0 && c.isWithheld:
 		return v1.ReasonNotAdvertised, fmt.Sprintf(
 			"%s is advertised to nobody, as no ServiceGroup says how: see the conditions of ServiceGroup %s and of the BGPPeers",
-			r.address, r.group,
+			c.address, c.group,
 		)
-	case r.sessionCount == 0 && r.isUnwanted:
+	case c.sessionCount == 0 && c.isUnwanted:
 		return v1.ReasonNoRouter, fmt.Sprintf(
 			"spec.bgp.advertise of ServiceGroup %s keeps speakers from advertising %s: if routing software of your own does, "+
-				"set its spec.advertisedBy to External", r.group, r.address,
+				"set its spec.advertisedBy to External", c.group, c.address,
 		)
-	case r.sessionCount == 0:
+	case c.sessionCount == 0:
 		return v1.ReasonNoRouter, fmt.Sprintf(
 			"no BGPPeer gives one of the %d nodes that announce %s a router for it: make one or, if routing software of "+
-				"your own advertises it, set spec.advertisedBy of ServiceGroup %s to External", r.nodeCount, r.address, r.group,
+				"your own advertises it, set spec.advertisedBy of ServiceGroup %s to External", c.nodeCount, c.address, c.group,
 		)
-	case r.establishedCount == 0:
+	case c.establishedCount == 0:
 		return v1.ReasonNoSession, fmt.Sprintf(
 			"%s is advertised by 0 of %d nodes: 0 of %d sessions are up; see BGPPeer %s",
-			r.address, r.nodeCount, r.sessionCount, strings.Join(textlimit.First(r.peers, maxNamedInCondition), ", "),
+			c.address, c.nodeCount, c.sessionCount, strings.Join(textlimit.First(c.peers, maxNamedInCondition), ", "),
 		)
 	}
 	return v1.ReasonNotAdvertised, fmt.Sprintf(
 		"%s is advertised by 0 of %d nodes: %d of %d sessions are up, and none has been sent a route to it",
-		r.address, r.nodeCount, r.establishedCount, r.sessionCount,
+		c.address, c.nodeCount, c.establishedCount, c.sessionCount,
 	)
 }
 

@@ -95,7 +95,8 @@ func (p *placer) successorClaimOf(a *Address, elected *judgedEntry) (*SuccessorC
 	return nil, nil
 }
 
-// hasGivenUp reports whether the agent reports that it does not have the address, or has failed with it.
+// hasGivenUp reports whether the node counts as one without the address: its agent reports that it does not have it,
+// has failed with it, does not act, or lost the entry.
 func (e *judgedEntry) hasGivenUp() bool {
 	return e.hasReported() && e.ReportedState != v1.StateAnnounced || e.isBarred()
 }

@@ -5,8 +5,8 @@
 //   - A server has MaxConnections connections. A further client replaces the connection whose
 //     last request is the oldest, so that one client that opens connections and stalls does not
 //     keep out the others, the kubelet's health checks among them.
-//   - A request has to be complete within readTimeout, its headers have maxHeaderBytes, and a
-//     client has writeTimeout to read the response.
+//   - A request has to be complete within readTimeout, its headers have maxHeaderBytes, and the
+//     handler and a client that reads its response have writeTimeout together.
 //   - An HTTP/2 connection carries maxStreams requests at a time and buffers receiveBuffer
 //     bytes of each.
 //
