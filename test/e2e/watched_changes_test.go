@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -68,7 +69,7 @@ func (m *watchedService) reportClaim(addr netip.Addr, node string, d time.Durati
 	GinkgoHelper()
 	thief := clientOfAgent(m.ctx, agentPodOn(m.ctx, node).Name)
 	var standby *v1.Announcement
-	claim := v1.AddressStatus{Address: addr.String(), State: v1.StateAnnounced}
+	claim := v1.AddressStatus{Address: addr.String(), State: v1.StateAnnounced, LastTransitionTime: metav1.Now()}
 	for _, ann := range listStandbys(m.ctx, Default) {
 		for _, a := range ann.Spec.Standby.Addresses {
 			for _, s := range a.Successors {
