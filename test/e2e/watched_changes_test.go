@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"net/netip"
 	"time"
@@ -64,25 +65,42 @@ var _ = Describe("A stolen token of a successor's agent", func() {
 })
 
 // reportClaim reports again and again for a time, in the name of a successor's agent and beside it, that the node has
-// claimed an address.
+// claimed an address: as long as the node is a successor, which the manager may end meanwhile.
 func (m *watchedService) reportClaim(addr netip.Addr, node string, d time.Duration) {
 	GinkgoHelper()
 	thief := clientOfAgent(m.ctx, agentPodOn(m.ctx, node).Name)
-	var standby *v1.Announcement
-	claim := v1.AddressStatus{Address: addr.String(), State: v1.StateAnnounced, LastTransitionTime: metav1.Now()}
-	for _, ann := range listStandbys(m.ctx, Default) {
+	reports := 0
+	for end := time.Now().Add(d); time.Now().Before(end); m.pause(100 * time.Millisecond) {
+		standby, epoch := findStandby(m.ctx, addr, node)
+		if standby == nil {
+			continue
+		}
+		claim := v1.AddressStatus{
+			Address: addr.String(), State: v1.StateAnnounced, LastTransitionTime: metav1.Now(), Epoch: epoch,
+		}
+		body, err := json.Marshal(map[string]any{"status": map[string]any{"addresses": []any{claim}}})
+		Expect(err).NotTo(HaveOccurred())
+		err = thief.Status().Patch(m.ctx, standby, client.RawPatch("application/merge-patch+json", body))
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		if err == nil {
+			reports++
+		}
+	}
+	Expect(reports).NotTo(BeZero(), "reports of %s that it has claimed %s", node, addr)
+}
+
+// findStandby returns what a node is to do for an address as its successor, and the epoch that is reserved for it; nil
+// if the node is none.
+func findStandby(ctx context.Context, addr netip.Addr, node string) (standby *v1.Announcement, epoch int64) {
+	GinkgoHelper()
+	for _, ann := range listStandbys(ctx, Default) {
 		for _, a := range ann.Spec.Standby.Addresses {
 			for _, s := range a.Successors {
 				if ann.Spec.NodeName == node && a.Address == addr.String() && s.NodeName == node {
-					standby, claim.Epoch = &ann, s.Epoch
+					return &ann, s.Epoch
 				}
 			}
 		}
 	}
-	Expect(standby).NotTo(BeNil(), "what %s is to do for %s", node, addr)
-	body, err := json.Marshal(map[string]any{"status": map[string]any{"addresses": []any{claim}}})
-	Expect(err).NotTo(HaveOccurred())
-	for end := time.Now().Add(d); time.Now().Before(end); m.pause(100 * time.Millisecond) {
-		Expect(thief.Status().Patch(m.ctx, standby, client.RawPatch("application/merge-patch+json", body))).To(Succeed())
-	}
+	return nil, 0
 }
