@@ -325,7 +325,7 @@ proof: $(PROOF) ## Run all experiments and make proof-memory test-conformance te
 
 .PHONY: proof-table
 proof-table: $(PROOF) ## Write what is in dist/proof into the table of docs/proof.md; rows of other commands stay
-	@$(PROOF) table -page docs/proof.md $(wildcard dist/proof/*.json)
+	@$(PROOF) table -page docs/proof.md $(if $(wildcard dist/proof/*.json),dist/proof/*.json)
 
 proof-failover: ## Measure how long addresses are away when their holders die (TRIALS=10 SEED=1)
 proof-handover: ## Measure what planned changes of holder cost

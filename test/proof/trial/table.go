@@ -73,10 +73,20 @@ func replaces(command, old string) bool {
 func rowsOf(command string) string {
 	for _, field := range strings.Fields(command) {
 		if rows, ok := strings.CutPrefix(field, "ROWS="); ok {
-			return rows
+			return strings.Trim(rows, "'")
 		}
 	}
 	return ""
+}
+
+// quoteRows returns a command as a shell takes it: an expression of ROWS in quotes if it has characters that mean
+// something to a shell.
+func quoteRows(command string) string {
+	rows := rowsOf(command)
+	if !strings.ContainsAny(rows, "|&;<>()$*?[]\\") {
+		return command
+	}
+	return strings.Replace(command, "ROWS="+rows, "ROWS='"+rows+"'", 1)
 }
 
 // keptRows returns the rows of a table that results do not replace.
@@ -90,7 +100,7 @@ func keptRows(table string, results []Result) ([]row, error) {
 		if len(cells) <= commandColumn {
 			return nil, errors.New("this is no row of the table of results: " + line)
 		}
-		of := strings.Trim(cells[commandColumn], "`")
+		of := strings.ReplaceAll(strings.Trim(cells[commandColumn], "`"), "\\|", "|")
 		if !slices.ContainsFunc(results, func(r Result) bool { return replaces(r.Command, of) }) {
 			rows = append(rows, row{target(of), line})
 		}
@@ -104,7 +114,7 @@ func formatRows(r Result) []row {
 	for _, e := range r.Experiments {
 		v := Judge(e)
 		cells := []string{
-			e.Name, r.Began.UTC().Format("2006-01-02"), r.Commit, "`" + r.Command + "`", strconv.Itoa(v.Conclusive),
+			e.Name, r.Began.UTC().Format("2006-01-02"), r.Commit, "`" + quoteRows(r.Command) + "`", strconv.Itoa(v.Conclusive),
 			formatFigures(e, v), formatSpread(v.LateMS) + " ms", v.String(),
 		}
 		for i := range cells {

@@ -454,6 +454,15 @@ func TestUpdatePageOfSomeRows(t *testing.T) {
 		{"make proof-failover ROWS=b", "make proof-failover ROWS=a,make proof-failover ROWS=b"},
 		{"make proof-failover ROWS=a SEED=2", "make proof-failover ROWS=b,make proof-failover ROWS=a SEED=2"},
 		{"make proof-bgp", "make proof-bgp,make proof-failover ROWS=b,make proof-failover ROWS=a SEED=2"},
+		{
+			"make proof-bgp ROWS=c|d",
+			"make proof-bgp,make proof-bgp ROWS='c\\|d',make proof-failover ROWS=b,make proof-failover ROWS=a SEED=2",
+		},
+		{
+			"make proof-bgp ROWS=c|d SEED=3",
+			"make proof-bgp,make proof-bgp ROWS='c\\|d' SEED=3,make proof-failover ROWS=b,make proof-failover ROWS=a SEED=2",
+		},
+		{"make proof-bgp", "make proof-bgp,make proof-failover ROWS=b,make proof-failover ROWS=a SEED=2"},
 		{"make proof-failover", "make proof-bgp,make proof-failover"},
 	} {
 		var err error
