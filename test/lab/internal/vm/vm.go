@@ -1,6 +1,7 @@
 // Package vm runs test binaries as root in a virtual machine with a kernel of
 // Debian's: for what the kernel of this machine may lack, such as the link type
-// dummy. It uses hardware virtualisation if there is any, and needs none.
+// dummy. It needs no hardware virtualisation, and uses none: what a machine offers as such may not be able to
+// run this kernel.
 package vm
 
 import (
@@ -67,7 +68,7 @@ func Run(ctx context.Context, options Options) error {
 	}
 	options.Say("starting a virtual machine with " + kernel.Name)
 	begun := time.Now()
-	command := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "kvm", "-accel", "tcg", "-m", "512", "-smp", "1",
+	command := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-m", "512", "-smp", "1",
 		"-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-kernel", kernel.Image, "-initrd", image,
 		// On a busy machine the timer of the machine is late, and its kernel would take it for broken.
 		"-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off no_timer_check")
