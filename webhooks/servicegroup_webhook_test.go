@@ -580,8 +580,8 @@ var notHere = refusedAt(
 ).refused[0]
 
 const notOnLink = "spec.local: no node has an interface in 192.0.2.0/24: the addresses are Virtual, and only routers " +
-	"make packets come; correct the subnet or spec.local of the LBNodeAgents or, if that is meant, make the group one of " +
-	"kind remote"
+	"make packets come; correct the subnet or spec.local of the LBNodeAgents or, if that is meant, make the group one " +
+	"of kind remote"
 
 // TestServiceGroupSubnetNotFound checks that a subnet that no node is in is warned of, when a group is made and when
 // it changes, and that other groups are not.

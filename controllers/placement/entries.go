@@ -57,8 +57,9 @@ func (p *placer) mayTakeOver(a *Address, s situation) bool {
 }
 
 // mayTakeOverFromLive decides for a holder whose agent renews its Lease and is to hand the address over: the
-// elected node takes over as soon as that agent has observed it, unless an agent that lost the address before may still
-// act on its entry or, if the holder's agent does not react in time, once the elected node knows that the holder answers.
+// elected node takes over as soon as that agent has observed it, unless an agent that lost the address before may
+// still act on its entry or, if the holder's agent does not react in time, once the elected node knows that the
+// holder answers.
 func (p *placer) mayTakeOverFromLive(a *Address, s situation) bool {
 	if s.holder.hasObservedHandover() && !p.mayActOnLostEntry(a) {
 		return true
