@@ -41,8 +41,8 @@ const (
 	proxyPatience = 30 * time.Second
 	// proxyInterval is how often the speaker asks the proxy meanwhile.
 	proxyInterval = time.Second
-	// readyPatience is after how long a speaker counts as ready although sessions are down: a
-	// router that is away does not hold up the update of other nodes.
+	// readyPatience is after how long a speaker counts as ready although sessions are down or it has no
+	// NodeRouting: a router that is away does not hold up the update of other nodes.
 	readyPatience = 45 * time.Second
 	// checkpointPatience is how long a speaker that starts waits for the API server before it works by the
 	// checkpoint: less than neighbours keep routes.
@@ -371,6 +371,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 		s.saveCheckpoint(nil)
 	}
 	if routing == nil || isDeleted && s.server() == nil {
+		s.noteReadiness(false)
 		return pollInterval, nil // nothing is known yet, or nothing is to be done any more
 	}
 	s.state.unit.observe()
@@ -573,6 +574,11 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 	}
 	isComplete := s.state.mayOpenSessions && !slices.ContainsFunc(s.state.held.Peers, isUnsent) &&
 		len(s.state.held.Waiting) == 0
+	s.noteReadiness(isComplete)
+}
+
+// noteReadiness makes the speaker ready if all is done, or has been waited for.
+func (s *Speaker) noteReadiness(isComplete bool) {
 	s.isReady.Store(isComplete || s.Tasks.Now().Sub(s.state.startedAt) > readyPatience)
 }
 
@@ -597,7 +603,7 @@ func (s *Speaker) stop(ctx context.Context) error {
 // Healthy is an error if the speaker is stuck.
 func (s *Speaker) Healthy() error { return s.watchdog.Check() }
 
-// Ready is an error until the neighbours have all routes, or have been waited for.
+// Ready is an error until the neighbours have all routes, or have been waited for for readyPatience.
 func (s *Speaker) Ready() error {
 	if !s.isReady.Load() {
 		return errors.New("not all neighbours have the routes yet")

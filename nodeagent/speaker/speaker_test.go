@@ -268,6 +268,31 @@ func TestRounds(t *testing.T) {
 	w.expect("-192.0.2.1", "+192.0.2.2")
 }
 
+// TestReadyInTheEnd checks that a speaker without a NodeRouting holds up the update of other nodes for a while only.
+func TestReadyInTheEnd(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		happens func(*world)
+	}{
+		{"no NodeRouting", func(*world) {}},
+		{"NodeRouting deleted at once", func(w *world) { w.setRouting(routingOf(1, "192.0.2.1"), true) }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := newWorld(t, t.TempDir())
+			row.happens(w)
+			for _, waited := range []time.Duration{0, readyPatience - time.Second, readyPatience + time.Second} {
+				w.state.startedAt = time.Now().Add(-waited)
+				if _, err := w.round(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if isReady := w.Ready() == nil; isReady != (waited > readyPatience) {
+					t.Errorf("ready after %s: %t", waited, isReady)
+				}
+			}
+		})
+	}
+}
+
 // TestEnds ends speakers: neighbours are to keep the routes only if another follows. The names of its rows are
 // the first cells of the table of docs/how-to/bgp.md.
 func TestEnds(t *testing.T) {
