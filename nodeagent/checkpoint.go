@@ -145,7 +145,7 @@ func contentIDOf(
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(yields), netip.Addr.Compare) {
 		y := yields[addr]
-		fmt.Fprintln(&known, "yielded", addr, y.Epoch, y.MAC)
+		fmt.Fprintln(&known, "yielded", addr, y.Epoch, y.MAC, y.YieldedAlone, y.Announcement)
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(claims), netip.Addr.Compare) {
 		fmt.Fprintln(&known, "claimed", addr, claims[addr].Epoch)

@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"encoding/json"
 	"errors"
 	"net/netip"
 	"os"
@@ -120,6 +121,53 @@ func TestCheckpoint(t *testing.T) {
 				w.expect("changes", []string(nil), w.kernel.TakeCalls())
 			})
 		})
+	}
+}
+
+// TestContentIDOfYields checks that a checkpoint is written again when anything of it has changed that only this node
+// knows: all of a YieldedAddress that it holds, and the epochs of claims.
+func TestContentIDOfYields(t *testing.T) {
+	addr := netip.MustParseAddr("192.0.2.1")
+	idOf := func(y plan.YieldedAddress, claimEpoch int64) contentID {
+		yields := map[netip.Addr]plan.YieldedAddress{addr: y}
+		claims := map[netip.Addr]plan.Claim{addr: {Epoch: claimEpoch}}
+		return contentIDOf(plan.Inputs{LBNodeAgent: settings()}, yields, claims)
+	}
+	yielded := plan.YieldedAddress{Epoch: 1, MAC: stranger.String(), YieldedAlone: true, Announcement: "a"}
+	before := idOf(yielded, 1)
+	changes := map[string]func(*plan.YieldedAddress){
+		"epoch":        func(y *plan.YieldedAddress) { y.Epoch++ },
+		"mac":          func(y *plan.YieldedAddress) { y.MAC = "02:00:00:00:00:99" },
+		"isAlone":      func(y *plan.YieldedAddress) { y.YieldedAlone = false },
+		"announcement": func(y *plan.YieldedAddress) { y.Announcement = "b" },
+	}
+	text, err := json.Marshal(yielded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := map[string]any{}
+	if err := json.Unmarshal(text, &held); err != nil {
+		t.Fatal(err)
+	}
+	for name := range held {
+		change := changes[name]
+		if change == nil {
+			t.Errorf("the checkpoint holds %s, which is not tried", name)
+			continue
+		}
+		after := yielded
+		change(&after)
+		if got := idOf(after, 1); got.known == before.known || got.objects != before.objects {
+			t.Errorf("another %s is not written", name)
+		}
+	}
+	if got := idOf(yielded, 2); got.known == before.known {
+		t.Error("another claim is not written")
+	}
+	heardAgain := yielded
+	heardAgain.AnsweredAt, heardAgain.Unanswered = time.Now(), 1
+	if idOf(heardAgain, 1) != before {
+		t.Error("what the checkpoint does not hold is written")
 	}
 }
 
