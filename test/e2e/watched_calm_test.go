@@ -101,7 +101,8 @@ var _ = Describe("A watched holder whose kernel answers", func() {
 				bounds = nothingHappens("")
 			}
 			measureWatched(ctx, watchedFault{
-				name: fault.name, isOnAnyMachine: fault.countsOnly, bounds: slices.Concat(bounds, fault.more),
+				name: fault.name, isOnAnyMachine: fault.countsOnly, claimsNothing: true,
+				bounds: slices.Concat(bounds, fault.more),
 				do: func(m *watchedService) {
 					m.watchKernels()
 					fault.do(m)
