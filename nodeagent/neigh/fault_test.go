@@ -37,7 +37,7 @@ func addManyAddresses(t *testing.T, neighbour nstest.Neighbour, n int) (v4, v6 [
 }
 
 // TestFaultManyHeld probes for 5,000 addresses at once that the neighbour has, or for 1,000 in the virtual machine,
-// whose processor may be an emulated one: Probe takes none of them for free. TestProofManyHeld does it with the
+// whose processor is an emulated one: Probe takes none of them for free. TestProofManyHeld does it with the
 // agent's interval and on a busy machine.
 func TestFaultManyHeld(t *testing.T) {
 	many := 5000

@@ -242,8 +242,9 @@ func Judge(e Experiment) Verdict {
 		}
 	}
 	if v.Conclusive >= max(e.Wanted, 1) {
+		asLate := e.withLateness(judged)
 		v.BrokenMedians = slices.DeleteFunc(
-			slices.Clone(e.MedianBounds), func(b Bound) bool { return !b.isBrokenByMedianOf(e.withLateness(judged)) },
+			slices.Clone(e.MedianBounds), func(b Bound) bool { return !b.isBrokenByMedianOf(asLate) },
 		)
 	}
 	if len(judged) == 0 {
