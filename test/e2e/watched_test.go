@@ -359,6 +359,20 @@ func (m *watchedService) waitUntilAdopted(holders map[netip.Addr]string) {
 	}).WithContext(m.ctx).WithTimeout(3 * time.Minute).WithPolling(pollInterval).Should(Succeed())
 }
 
+// waitUntilAnnouncedBy waits until one of some nodes announces each address, and returns which.
+func (m *watchedService) waitUntilAnnouncedBy(nodes ...string) map[netip.Addr]string {
+	GinkgoHelper()
+	found := map[netip.Addr]string{}
+	Eventually(func(g Gomega) {
+		for _, addr := range m.addrs {
+			announcers := findAnnouncers(m.ctx, g, addr)
+			g.Expect(announcers).To(ConsistOf(BeElementOf(nodes)), "nodes that announce %s", addr)
+			found[addr] = announcers[0]
+		}
+	}).WithContext(m.ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+	return found
+}
+
 // expectNotMoved checks that the holder still announces all addresses. Other nodes may be in state
 // Waiting.
 func (m *watchedService) expectNotMoved() {
