@@ -36,9 +36,9 @@ func addManyAddresses(t *testing.T, neighbour nstest.Neighbour, n int) (v4, v6 [
 	return v4, v6
 }
 
-// TestFaultManyHeld probes for 5,000 addresses at once that the neighbour has, or for 1,000 in the virtual machine,
-// whose processor is an emulated one: Probe takes none of them for free. TestProofManyHeld does it with the
-// agent's interval and on a busy machine.
+// TestFaultManyHeld has Probe ask at once for 5,000 addresses that the neighbour has, or for 1,000 in the virtual
+// machine, whose processor is emulated. Probe is to report none of them as free. TestProofManyHeld does the same
+// with the agent's interval and on a busy machine.
 func TestFaultManyHeld(t *testing.T) {
 	many := 5000
 	if os.Getenv("PURELB_TEST_VM") != "" {

@@ -603,7 +603,7 @@ func (s *Speaker) stop(ctx context.Context) error {
 // Healthy is an error if the speaker is stuck.
 func (s *Speaker) Healthy() error { return s.watchdog.Check() }
 
-// Ready is an error until the neighbours have all routes, or have been waited for for readyPatience.
+// Ready is an error until the neighbours have all routes, or the speaker has waited for readyPatience.
 func (s *Speaker) Ready() error {
 	if !s.isReady.Load() {
 		return errors.New("not all neighbours have the routes yet")

@@ -11,8 +11,9 @@
 //     longer as the machine was late. An inconclusive trial is repeated, as often as trials were wanted and
 //     no more. An experiment without enough conclusive trials then is inconclusive, which is red as well.
 //   - Where trials on a late machine count, an experiment is inconclusive, too, when one in five trials breaks a
-//     bound, those on a late machine included: else late trials would count only if they are good. Late
-//     trials whose bounds hold as measured, but not with longer times, are left out.
+//     bound, those on a late machine included: else late trials would count only if they are good. Judge
+//     counts a late trial neither way if its bounds hold as it was measured, and not once the lateness is
+//     added to its times.
 //   - A conclusive trial breaks a bound when a figure is above it, or was not measured. The
 //     experiment is red when one in five conclusive trials breaks one: two of ten, one of two.
 //   - When enough trials were conclusive, the median of a figure may have a bound of its own,
