@@ -269,7 +269,7 @@ func (g *gate) runBinary(ctx context.Context, b binary, pattern, suffix string) 
 	var events, stderr bytes.Buffer
 	command := newCommand(ctx, "go", args...)
 	command.Dir = filepath.Join(g.root, b.pkg)
-	command.Env, command.Stdout, command.Stderr = g.envOf(b), &events, &stderr
+	command.Env, command.Stdout, command.Stderr = g.testEnv(), &events, &stderr
 	failure := command.Run()
 	name := filepath.Join(g.folder, b.step, strings.Trim(strings.ReplaceAll(b.pkg, "/", "-")+"-"+suffix, "-"))
 	errs := []error{os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name+".json", events.Bytes(), 0o644)}
@@ -279,20 +279,17 @@ func (g *gate) runBinary(ctx context.Context, b binary, pattern, suffix string) 
 	return outcomes, errors.Join(append(errs, err)...)
 }
 
-// pureGOGC is the GOGC of the step pure, whose processes are small and make much garbage: with Go's own, 100,
-// they spend a quarter more of a processor. In other steps servers would have it, too, and need more memory.
-const pureGOGC = "GOGC=400"
+// testGOGC is the GOGC of tests and of the servers that they start, which live for minutes and make much garbage:
+// with Go's own, 100, those of the step race take half as long again. All of its processes together need 6 GiB.
+const testGOGC = "GOGC=400"
 
-// envOf returns the environment of a binary's tests; nil is that of the gate.
-func (g *gate) envOf(b binary) []string {
-	if b.step != stepPure {
-		return g.env
-	}
+// testEnv returns the environment of tests.
+func (g *gate) testEnv() []string {
 	env := g.env
 	if env == nil {
 		env = os.Environ()
 	}
-	return append(slices.Clone(env), pureGOGC)
+	return append(slices.Clone(env), testGOGC)
 }
 
 // newCommand returns a command that is asked to end, with all that it started, when ctx ends.
