@@ -410,11 +410,8 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 			Expect(err).NotTo(HaveOccurred())
 			t.measureFromNow()
 			meters := measureBoth(ctx, addrs)
-			include := func(ctx SpecContext) {
-				kubectl(ctx, "label", "node", node, corev1.LabelNodeExcludeBalancers+"-")
-			}
-			DeferCleanup(include, NodeTimeout(waitLimit))
-			kubectl(ctx, "label", "node", node, corev1.LabelNodeExcludeBalancers+"=")
+			DeferCleanup(func(ctx SpecContext) { setExcluded(ctx, false, node) }, NodeTimeout(waitLimit))
+			setExcluded(ctx, true, node)
 			for _, a := range addrs {
 				expectNextHops(ctx, a, others...)
 			}
@@ -431,7 +428,7 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 					g.Expect(findPlaces(ctx, a)).NotTo(ContainElement(ContainSubstring(node + "/")))
 				}
 			}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
-			include(ctx)
+			setExcluded(ctx, false, node)
 			for _, a := range addrs {
 				expectNextHops(ctx, a, nodeNames()...)
 			}

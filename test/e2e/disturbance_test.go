@@ -250,13 +250,10 @@ func (m *disturbedService) expectNotMoved() {
 // node again.
 func (m *disturbedService) excludeUntilMoved() {
 	GinkgoHelper()
-	include := func(ctx context.Context) {
-		kubectl(ctx, "label", "node", m.holder, corev1.LabelNodeExcludeBalancers+"-")
-	}
-	DeferCleanup(func(ctx SpecContext) { include(ctx) }, NodeTimeout(waitLimit))
-	kubectl(m.ctx, "label", "node", m.holder, corev1.LabelNodeExcludeBalancers+"=")
+	DeferCleanup(func(ctx SpecContext) { setExcluded(ctx, false, m.holder) }, NodeTimeout(waitLimit))
+	setExcluded(m.ctx, true, m.holder)
 	m.waitUntilMoved()
-	include(m.ctx)
+	setExcluded(m.ctx, false, m.holder)
 }
 
 // cordonUntilMoved cordons the holder, as kubectl drain does first, waits until the address has moved, and

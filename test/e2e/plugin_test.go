@@ -74,9 +74,7 @@ var _ = Describe("kubectl purelb", func() {
 				}
 			}
 			Expect(predicted).To(HaveLen(1), out)
-			DeferCleanup(func(ctx SpecContext) {
-				kubectl(ctx, "label", "node", holder, corev1.LabelNodeExcludeBalancers+"-")
-			}, NodeTimeout(waitLimit))
+			DeferCleanup(func(ctx SpecContext) { setExcluded(ctx, false, holder) }, NodeTimeout(waitLimit))
 			out, code = runPlugin(ctx, "drain", holder)
 			Expect(code).To(BeZero(), out)
 			Expect(out).To(ContainSubstring("node " + holder + " announces nothing any more"))

@@ -50,7 +50,8 @@ var _ = Describe("etcd that is restored from a backup", func() {
 		Expect(ofLater).To(Equal(ofDeleted), "a Service of today has the addresses of one in the backup")
 		waitUntilAnnounced(ctx, later)
 		waitUntilAnnounced(ctx, another)
-		kubectl(ctx, "label", "node", formerHolder, corev1.LabelNodeExcludeBalancers+"=")
+		DeferCleanup(func(ctx SpecContext) { setExcluded(ctx, false, formerHolder) }, NodeTimeout(waitLimit))
+		setExcluded(ctx, true, formerHolder)
 		Eventually(func(g Gomega) {
 			places, err := findPlaces(ctx, ofKept[0])
 			g.Expect(err).NotTo(HaveOccurred())
