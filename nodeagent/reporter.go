@@ -71,14 +71,24 @@ func (r *reporter) sharedReportDelay(
 			revision, spreadOver = c.Revision, time.Duration(c.ReportSpreadSeconds)*time.Second
 		}
 	}
-	if spreadOver == 0 || before.CommonAnnouncementsRevision == nil ||
-		before.ObservedGeneration != after.ObservedGeneration ||
-		!equality.Semantic.DeepEqual(before.Addresses, after.Addresses) ||
-		!equality.Semantic.DeepEqual(before.Interfaces, after.Interfaces) ||
-		!equality.Semantic.DeepEqual(before.Gateways, after.Gateways) {
+	if spreadOver == 0 || before.CommonAnnouncementsRevision == nil {
+		return 0
+	}
+	summarised := withSummaryOf(before, after)
+	summarised.CommonAnnouncementsRevision = after.CommonAnnouncementsRevision
+	if !plan.SameStatus(summarised, *after) {
 		return 0
 	}
 	return r.Tasks.Random(spreadOver)
+}
+
+// withSummaryOf returns a status with what another one says for readers, which follows from the rest of that one.
+func withSummaryOf(status, other *purelbv1.AnnouncementStatus) purelbv1.AnnouncementStatus {
+	summarised := *status
+	summarised.Announced, summarised.Desired, summarised.Failing = other.Announced, other.Desired, other.Failing
+	summarised.LocalAddresses, summarised.VirtualAddresses = other.LocalAddresses, other.VirtualAddresses
+	summarised.Services, summarised.Conditions = other.Services, other.Conditions
+	return summarised
 }
 
 // untilProbed returns for how long a status may wait that only adds addresses for which the link is being
@@ -89,11 +99,9 @@ func untilProbed(spec *purelbv1.AnnouncementSpec, before, after *purelbv1.Announ
 		slices.ContainsFunc(spec.Addresses, func(e purelbv1.AnnouncedAddress) bool {
 			return e.HandingOver || e.ContestedBy != nil
 		})
-	if isAwaited || len(after.Addresses) <= len(before.Addresses) ||
-		!equality.Semantic.DeepEqual(before.CommonAnnouncementsRevision, after.CommonAnnouncementsRevision) ||
-		!equality.Semantic.DeepEqual(before.Interfaces, after.Interfaces) ||
-		!equality.Semantic.DeepEqual(before.Gateways, after.Gateways) ||
-		!equality.Semantic.DeepEqual(before.MACs, after.MACs) {
+	summarised := withSummaryOf(before, after)
+	summarised.ObservedGeneration, summarised.Addresses = after.ObservedGeneration, after.Addresses
+	if isAwaited || len(after.Addresses) <= len(before.Addresses) || !plan.SameStatus(summarised, *after) {
 		return 0
 	}
 	reported := 0 // how many of before.Addresses, which are in the same order, are as they were

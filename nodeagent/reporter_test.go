@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/tasks"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
 // TestReportOnce has a cache that is behind: what it does not show yet is not
@@ -152,5 +155,84 @@ func TestReportsOfNewAddress(t *testing.T) {
 				w.expect("states", "192.0.2.1 Announced, 192.0.2.2 Announced, 198.51.100.1 Announced", w.states("node1"))
 			})
 		})
+	}
+}
+
+// longestRandom waits as long as a random duration may be.
+type longestRandom struct{ tasks.Goroutines }
+
+func (longestRandom) Random(below time.Duration) time.Duration { return below }
+
+// TestFactsDoNotWait changes one field of a status after the other, beside what may wait. The report waits only
+// if the field is a summary of others.
+func TestFactsDoNotWait(t *testing.T) {
+	isSummary := map[string]bool{
+		"Announced": true, "Desired": true, "Failing": true, "LocalAddresses": true, "VirtualAddresses": true,
+		"Services": true, "Conditions": true,
+	}
+	common := commonAnnouncementOf("default", 2, virtual("198.51.100.1"))
+	common.Spec.ReportSpreadSeconds = 5
+	agent := &Agent{Tasks: longestRandom{}}
+	before, realised := int64(1), int64(2)
+	probed := purelbv1.AddressStatus{
+		Address: "192.0.2.1", State: purelbv1.StatePending, Reason: plan.ReasonProbing, Message: "asking",
+	}
+	for _, waits := range []struct {
+		name string
+		// own are the fields that such a report is about.
+		own    map[string]bool
+		change func(*purelbv1.AnnouncementStatus)
+		delay  func(before, after *purelbv1.AnnouncementStatus) time.Duration
+	}{
+		{
+			name: "shared entries are realised", own: map[string]bool{"CommonAnnouncementsRevision": true},
+			change: func(s *purelbv1.AnnouncementStatus) { s.CommonAnnouncementsRevision = &realised },
+			delay: func(before, after *purelbv1.AnnouncementStatus) time.Duration {
+				return newReporter(agent).sharedReportDelay(before, after, []purelbv1.CommonAnnouncement{*common})
+			},
+		},
+		{
+			name: "an address is asked for", own: map[string]bool{"Addresses": true, "ObservedGeneration": true},
+			change: func(s *purelbv1.AnnouncementStatus) {
+				s.ObservedGeneration, s.Addresses = 2, []purelbv1.AddressStatus{probed}
+			},
+			delay: func(before, after *purelbv1.AnnouncementStatus) time.Duration {
+				return untilProbed(&purelbv1.AnnouncementSpec{}, before, after)
+			},
+		},
+	} {
+		status := purelbv1.AnnouncementStatus{ObservedGeneration: 1, CommonAnnouncementsRevision: &before}
+		only := status
+		waits.change(&only)
+		if waits.delay(&status, &only) == 0 {
+			t.Errorf("%s: the report does not wait", waits.name)
+		}
+		for _, field := range reflect.VisibleFields(reflect.TypeFor[purelbv1.AnnouncementStatus]()) {
+			if waits.own[field.Name] {
+				continue
+			}
+			after := only
+			setAnything(t, reflect.ValueOf(&after).Elem().FieldByIndex(field.Index))
+			if isWaiting := waits.delay(&status, &after) > 0; isWaiting != isSummary[field.Name] {
+				t.Errorf("%s, and %s is another: waits is %t", waits.name, field.Name, isWaiting)
+			}
+		}
+	}
+}
+
+// setAnything sets a field of a status to a value that is not the one before.
+func setAnything(t *testing.T, field reflect.Value) {
+	t.Helper()
+	switch field.Kind() {
+	case reflect.Int32, reflect.Int64:
+		field.SetInt(field.Int() + 7)
+	case reflect.String:
+		field.SetString("another")
+	case reflect.Slice:
+		field.Set(reflect.MakeSlice(field.Type(), 1, 1))
+	case reflect.Pointer:
+		field.Set(reflect.New(field.Type().Elem()))
+	default:
+		t.Fatalf("a field of kind %s", field.Kind())
 	}
 }
