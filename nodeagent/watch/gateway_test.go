@@ -47,6 +47,20 @@ func TestGatewayIsWitness(t *testing.T) {
 	}
 }
 
+// The gateway was a witness until there was another node. This one is cut off then: that it has heard the gateway
+// once says nothing.
+func TestGatewayIsWitnessNoMore(t *testing.T) {
+	t.Parallel()
+	w := newWithGateway(t, withoutWitnesses)
+	w.mustClaim(cold)
+	w.mustBe(ReasonWatching)
+	w.setTarget(func(target *Target) { target.Witnesses = []Node{{"node3", node3Addr, []string{node3MAC}}} })
+	w.mustClaim(cold)
+	w.isCutOff = true
+	w.mustClaim(cold)
+	w.mustBe(ReasonNoWitness)
+}
+
 // What does not show that this node reaches the gateway.
 func TestForgedGateways(t *testing.T) {
 	t.Parallel()

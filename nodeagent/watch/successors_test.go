@@ -148,6 +148,29 @@ func TestSuccessorWatcherEnds(t *testing.T) {
 	}
 }
 
+// Two other successors, each of which has claimed an address, are watched until both addresses are withdrawn.
+func TestAllSuccessorWatchersEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(_ *Settings, target *Target) {
+		target.Witnesses = append(target.Witnesses, Node{"node4", node4Addr, []string{node4MAC}})
+		target.OtherSuccessors = slices.Clone(target.Witnesses)
+		target.Addresses[0].OtherSuccessor, target.Addresses[1].OtherSuccessor = "node3", "node4"
+	})
+	w.stations = append(w.stations, &station{mac: node4MAC, addresses: []netip.Addr{node4Addr}})
+	w.mustClaim(cold)
+	w.stations[0].isDead = true
+	w.mustClaim(4)
+	w.stations[1].addresses, w.stations[2].addresses = []netip.Addr{node3Addr, first}, []netip.Addr{node4Addr, second}
+	w.mustClaim(cold)
+	if got := len(w.watcher.successorWatchers); got != 2 {
+		t.Fatalf("%d other successors are watched, want 2", got)
+	}
+	w.setTarget(func(target *Target) { target.Addresses = nil })
+	if got := len(w.watcher.successorWatchers); got != 0 {
+		t.Errorf("%d other successors are still watched", got)
+	}
+}
+
 // node1 comes back and has nothing, as its agent does not run: the other successor is still watched.
 func TestNodeIsBackWithoutAgent(t *testing.T) {
 	t.Parallel()

@@ -254,6 +254,17 @@ func TestLateRounds(t *testing.T) {
 	few.mustClaim(5)
 	few.mustBe(ReasonWatching)
 
+	for rounds, want := range map[int]string{96: ReasonLate, 97: ReasonWatching} {
+		longAgo := newWorld(t)
+		longAgo.mustClaim(cold)
+		longAgo.round(lateFactor * DefaultInterval)
+		longAgo.mustClaim(rounds) // with the two late ones ten seconds, and a round more
+		longAgo.round(lateFactor * DefaultInterval)
+		longAgo.round(lateFactor * DefaultInterval)
+		longAgo.mustClaim(1)
+		longAgo.mustBe(want)
+	}
+
 	w := newWorld(t)
 	w.mustClaim(cold)
 	w.stations[0].isDead = true
@@ -402,7 +413,11 @@ func TestDisarmedAddress(t *testing.T) {
 		t.Errorf("the address is asked for %d times until it is disarmed, want 3", got)
 	}
 	clear(w.asked)
-	w.mustClaim(300)
+	w.mustClaim(90)
+	if got := w.asked[question{Resolve, first}]; got != 0 {
+		t.Errorf("the disarmed address is asked for %d times in the next nine seconds, want 0", got)
+	}
+	w.mustClaim(210)
 	if got := w.asked[question{Resolve, first}]; got != 3 {
 		t.Errorf("the disarmed address is asked for %d times in half a minute, want 3", got)
 	}
@@ -523,6 +538,10 @@ func TestReturningNode(t *testing.T) {
 	repeats("a lost answer", 1)
 	w.stations[0].isDead = false
 	repeats("the next answer", 10)
+	w.stations[0].isDead = true
+	repeats("two lost answers", quietRounds)
+	w.stations[0].isDead = false
+	repeats("the answer after two lost ones", 2, first, second)
 	w.isCutOff = true
 	repeats("this node is cut off", 20)
 	w.isCutOff = false
