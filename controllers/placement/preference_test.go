@@ -216,6 +216,22 @@ func TestPreferredSuccessors(t *testing.T) {
 	}
 }
 
+// The preferred node is the first successor of all addresses of a node, also when the same is decided once more.
+func TestPreferredSuccessorOfMany(t *testing.T) {
+	inputs := held(t, "a b c d", 4)
+	labelNodes(&inputs, "c=fast")
+	preferring(t, &inputs, "fast=1", "")
+	for round := range 3 {
+		result := placement.Place(inputs)
+		for _, e := range result.Entries["a"] {
+			if len(e.Successors) != 2 || e.Successors[0].NodeName != "c" {
+				t.Errorf("round %d: successors of %s are %v, want c first", round, e.Addr, e.Successors)
+			}
+		}
+		realise(&inputs, &result)
+	}
+}
+
 func TestParsePreference(t *testing.T) {
 	selector := func(key string, operator metav1.LabelSelectorOperator) []v1.PreferredNodes {
 		return []v1.PreferredNodes{{Weight: 3, NodeSelector: metav1.LabelSelector{

@@ -215,7 +215,7 @@ func mayBeSuccessor(n *Node, h *heldAddress) bool {
 
 // chooseSuccessorsOfRank chooses the successors of one rank. A named one remains, be it of another rank
 // until now, unless it would be of the first rank for more than its share: the addresses of a
-// dead node are spread over its watchers.
+// dead node are spread over its watchers, unless one of these is preferred to all others.
 func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*Node) {
 	if len(watchers) == 0 {
 		return
@@ -226,9 +226,23 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 		count[name]++
 	}
 	isChosen := func(h *heldAddress, name string) bool { return slices.Contains(h.chosenByRank[:rank], name) }
+	takersOf := func(h *heldAddress) (takers []string) {
+		for name, n := range watchers {
+			if !isChosen(h, name) && (v1.ReservedEpochOf(h.namedSuccessors, name) != 0 || mayBeSuccessor(n, h)) {
+				takers = append(takers, name)
+			}
+		}
+		return takers
+	}
+	isPreferredToAll := func(h *heldAddress, name string) bool {
+		return !slices.ContainsFunc(takersOf(h), func(other string) bool {
+			return other != name && h.address.WeightOf(watchers[other]) >= h.address.WeightOf(watchers[name])
+		})
+	}
 	for _, h := range held {
 		for _, s := range h.namedSuccessors {
-			if watchers[s.NodeName] != nil && !isChosen(h, s.NodeName) && (rank > 0 || count[s.NodeName] < share) {
+			if watchers[s.NodeName] != nil && !isChosen(h, s.NodeName) &&
+				(rank > 0 || count[s.NodeName] < share || isPreferredToAll(h, s.NodeName)) {
 				choose(h, s.NodeName)
 				break
 			}
@@ -238,12 +252,7 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 		if h.chosenByRank[rank] != "" {
 			continue
 		}
-		var takers []string
-		for name, n := range watchers {
-			if !isChosen(h, name) && (v1.ReservedEpochOf(h.namedSuccessors, name) != 0 || mayBeSuccessor(n, h)) {
-				takers = append(takers, name)
-			}
-		}
+		takers := takersOf(h)
 		if len(takers) == 0 {
 			continue
 		}
