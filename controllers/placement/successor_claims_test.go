@@ -477,6 +477,31 @@ func TestReservationsWait(t *testing.T) {
 	}
 }
 
+// While no epoch may be reserved, named successors stay, also those whose place another node is to have then.
+func TestNamedSuccessorsStayMeanwhile(t *testing.T) {
+	inputs := held(t, "a b c", 5)
+	for range 2 {
+		result := placement.Place(inputs)
+		realise(&inputs, &result)
+	}
+	inputs.Nodes = append(inputs.Nodes, healthy("d"))
+	inputs.Nodes[0].SuccessorWait = time.Nanosecond
+	for round := range 2 {
+		result := placement.Place(inputs)
+		for _, e := range result.Entries["a"] {
+			if v1.ReservedEpochOf(e.Successors, "b") == 0 || v1.ReservedEpochOf(e.Successors, "c") == 0 {
+				t.Errorf("round %d: successors of %s are %v, want b and c", round, e.Addr, e.Successors)
+			}
+		}
+		realise(&inputs, &result)
+	}
+	inputs.Nodes[0].SuccessorWait = 0
+	isNamed := func(e placement.Placed) bool { return v1.ReservedEpochOf(e.Successors, "d") != 0 }
+	if result := placement.Place(inputs); !slices.ContainsFunc(result.Entries["a"], isNamed) {
+		t.Errorf("d is no successor afterwards: %v", result.Entries["a"])
+	}
+}
+
 // TestDescribeSuccessors compares what a holder is told of the nodes that may claim its
 // addresses.
 func TestDescribeSuccessors(t *testing.T) {

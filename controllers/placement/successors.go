@@ -269,7 +269,8 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 
 // writeSuccessors writes the chosen successors into the entry that the holder is to have. A
 // node that was named keeps its epoch, whatever its rank; others get epochs that no node was
-// given and that are reserved for no other.
+// given and that are reserved for no other. While it is too early for these, those that were named
+// stay in their places.
 func (p *placer) writeSuccessors(h *heldAddress) {
 	e := &p.result.Entries[h.holder.Name][h.entryIndex]
 	isEarly := !p.hasLasted(h.stored.UnchangedFor, successorDelay) || h.holder.SuccessorWait > 0
@@ -286,6 +287,11 @@ func (p *placer) writeSuccessors(h *heldAddress) {
 			e.HighestEpoch = epoch
 		}
 		e.Successors = append(e.Successors, v1.Successor{NodeName: name, Epoch: epoch})
+	}
+	for _, s := range h.namedSuccessors {
+		if isEarly && len(e.Successors) < v1.MaxSuccessorsPerAddress && v1.ReservedEpochOf(e.Successors, s.NodeName) == 0 {
+			e.Successors = append(e.Successors, s)
+		}
 	}
 }
 
