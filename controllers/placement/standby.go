@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -173,15 +174,17 @@ func standbyNode(n *Node, link *Interface) v1.StandbyNode {
 }
 
 // describeSuccessors describes to each holder the nodes that its entries name, as the holder
-// reaches them.
+// reaches them. Of too many those that say they have claimed an address come first: the holder asks for them.
 func (p *placer) describeSuccessors() {
 	for node, entries := range p.result.Entries {
 		byName := map[string]*v1.StandbyNode{}
 		seen := map[successorOnLink]bool{}
+		contesting := map[string]bool{}
 		for i := range entries {
 			named := entries[i].Successors
 			if by := entries[i].ContestedBy; by != nil {
 				named = append(slices.Clone(named), *by)
+				contesting[by.NodeName] = true
 			}
 			for _, s := range named {
 				key := successorOnLink{s.NodeName, string(entries[i].Interface)}
@@ -192,10 +195,11 @@ func (p *placer) describeSuccessors() {
 				}
 			}
 		}
-		for _, name := range slices.Sorted(maps.Keys(byName)) {
-			if len(p.result.Successors[node]) < v1.MaxSuccessorsPerNode {
-				p.result.Successors[node] = append(p.result.Successors[node], *byName[name])
-			}
+		names := slices.SortedFunc(maps.Keys(byName), func(x, y string) int {
+			return cmp.Or(order.TrueFirst(contesting[x], contesting[y]), cmp.Compare(x, y))
+		})
+		for _, name := range slices.Sorted(slices.Values(names[:min(len(names), v1.MaxSuccessorsPerNode)])) {
+			p.result.Successors[node] = append(p.result.Successors[node], *byName[name])
 		}
 	}
 }

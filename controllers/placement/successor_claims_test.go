@@ -608,4 +608,24 @@ func TestManySuccessors(t *testing.T) {
 	if diff := cmp.Diff(want[:v1.MaxSuccessorsPerNode], got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+
+	// The last one claims an address: the holder is told of it in place of another one.
+	result := placement.Place(inputs)
+	realise(&inputs, &result)
+	last := want[len(want)-1]
+	for _, e := range result.Entries["a"] {
+		if epoch := v1.ReservedEpochOf(e.Successors, last); epoch != 0 {
+			inputs.AddClaims([]placement.SuccessorClaim{{
+				Addr: e.Addr, Node: last, Epoch: epoch, Age: placement.ClaimPatience,
+			}})
+			break
+		}
+	}
+	got = nil
+	for _, n := range placement.Place(inputs).Successors["a"] {
+		got = append(got, n.NodeName)
+	}
+	if diff := cmp.Diff(append(want[:v1.MaxSuccessorsPerNode-1:v1.MaxSuccessorsPerNode-1], last), got); diff != "" {
+		t.Errorf("of who claims (-want +got):\n%s", diff)
+	}
 }
