@@ -229,13 +229,20 @@ func appendMissing(list []string, most int, more []string) []string {
 }
 
 // ownAddressesOn returns the addresses of the node itself that an interface of another node
-// reaches on its link, IPv4 first.
+// reaches on its link, IPv4 first. Of each family those of the Node object come first: another one may be that of
+// software which moves it from node to node.
 func (n *Node) ownAddressesOn(link *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := range n.Interfaces {
 		own = append(own, ownAddresses(&n.Interfaces[i], link)...)
 	}
-	slices.SortFunc(own, netip.Addr.Compare)
+	slices.SortFunc(own, func(x, y netip.Addr) int {
+		return cmp.Or(
+			order.TrueFirst(x.Is4(), y.Is4()),
+			order.TrueFirst(slices.Contains(n.Addresses, x), slices.Contains(n.Addresses, y)),
+			x.Compare(y),
+		)
+	})
 	own = slices.Compact(own)
 	return own[:min(len(own), maxOwnAddresses)]
 }

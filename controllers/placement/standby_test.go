@@ -129,6 +129,19 @@ func TestPlanStandbysRows(t *testing.T) {
 	}
 }
 
+// The address of the Node object is watched, and not one that other software gave to the node for a while.
+func TestFloatingAddressIsNotWatched(t *testing.T) {
+	inputs := withSuccessors(t, "a b c", 1)
+	a := &inputs.Nodes[0]
+	a.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.200")}
+	a.Interfaces[0].Subnets = append(a.Interfaces[0].Subnets, netip.MustParsePrefix("10.0.0.5/32"))
+	for _, plan := range placement.PlanStandbys(inputs) {
+		if diff := cmp.Diff([]string{"10.0.0.200", "10.0.0.5"}, plan.Standby.Watched.Addresses); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", plan.Watcher, diff)
+		}
+	}
+}
+
 // TestPlanStandbysOfSeveral tells of an address although nothing can be told of those before it.
 func TestPlanStandbysOfSeveral(t *testing.T) {
 	inputs := held(t, "a b", 3)
