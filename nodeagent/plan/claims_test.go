@@ -90,6 +90,9 @@ func TestClaims(t *testing.T) {
 		"adopted":                                {true, edits{isNamed(), isHeld, asks(epochIs(4))}, nil, false, 0, 4},
 		"adopted, and no successor any more":     {true, edits{isHeld, asks(epochIs(4))}, nil, false, 0, 4},
 		"given to the node under a higher epoch": {true, edits{isNamed(), isHeld, asks(epochIs(7))}, nil, false, 0, 7},
+		"given to the node under a higher epoch, says the checkpoint": {
+			true, edits{isNamed(), isHeld, asks(epochIs(7)), isFromCheckpoint}, nil, false, 1, 7,
+		},
 		"the node had it before": {
 			true, edits{isNamed(), isHeld, asks(epochIs(2), leaving)}, nil, false, 1, 4,
 		},
@@ -135,6 +138,19 @@ func TestClaims(t *testing.T) {
 		if epoch != c.epoch {
 			t.Errorf("%s: desired under epoch %d, want %d", name, epoch, c.epoch)
 		}
+	}
+}
+
+// What is claimed says since when the node was silent that had it.
+func TestClaimSaysSinceWhen(t *testing.T) {
+	t.Parallel()
+	in := inputsFor()
+	in.Standbys = []purelbv1.Announcement{standby()}
+	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin, SilentFor: time.Second}}
+	_, decision := Decide(Memory{}, in)
+	desired := decision.Desired()
+	if len(desired) != 1 || !desired[0].SilentSince.Equal(begin.Add(-time.Second)) {
+		t.Errorf("%+v, want silence since a second", desired)
 	}
 }
 

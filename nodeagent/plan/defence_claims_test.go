@@ -140,6 +140,58 @@ func TestChallengeOfNodeThatIsAlone(t *testing.T) {
 	}
 }
 
+// A Contest of one address holds up no other.
+func TestEachContestIsChecked(t *testing.T) {
+	t.Parallel()
+	contested := func(addr netip.Addr) Held {
+		return heldOn("eth0", addr, func(h *Held) { h.Contest = Contest{Epoch: 4, MAC: higherMAC} })
+	}
+	d := holding()
+	for _, c := range []struct {
+		held []Held
+		want netip.Addr
+	}{
+		{[]Held{heldOn("eth0", nth(1)), contested(nth(2))}, nth(2)},
+		{[]Held{heldOn("eth0", nth(1)), contested(nth(2)), contested(nth(3))}, nth(3)},
+	} {
+		d.SetHeld(c.held)
+		if begun := d.BeginContestChecks(begin); len(begun) != 1 || begun[0].Check.Addr != c.want {
+			t.Errorf("%+v, want %s alone", begun, c.want)
+		}
+	}
+}
+
+// The check of a frame asks nobody whether this node is alone, although another station contests the address.
+func TestCheckOfFrameIsNoContest(t *testing.T) {
+	t.Parallel()
+	d := holding(heldOn("eth0", heldAddr, func(h *Held) {
+		h.Contest = Contest{Epoch: 4, MAC: higherMAC, NodeAddrs: []netip.Addr{nth(11)}}
+		h.HigherEpochMACs = []string{stranger}
+	}))
+	check := hear(d, announcementOf(stranger), fresh, 0).Check
+	if check == nil {
+		t.Fatal("the claim of another node is not checked")
+	}
+	for range checkTries + 1 {
+		if step := d.AdvanceCheck(check, begin); step.AloneProbeAddrs != nil {
+			t.Errorf("%+v, want nobody to be asked", step)
+		}
+	}
+}
+
+// An address that went and came back since is another one: the Contest says nothing of it.
+func TestContestEndsWithItsAddress(t *testing.T) {
+	t.Parallel()
+	held := []Held{heldOn("eth0", heldAddr, func(h *Held) { h.Contest = Contest{Epoch: 4, MAC: higherMAC} })}
+	d := holding(held...)
+	check := d.BeginContestChecks(begin)[0].Check
+	d.SetHeld(nil)
+	d.SetHeld(held)
+	if r := d.EndContest(check, true, begin); r.YieldToMAC != "" || r.Report || len(d.Yields) > 0 {
+		t.Errorf("%+v, %d yields", r, len(d.Yields))
+	}
+}
+
 // What the manager asks the agent to check, the agent checks once for each claim.
 func TestChallenges(t *testing.T) {
 	t.Parallel()
