@@ -105,8 +105,8 @@ var slowPackages = []struct {
 	pkg   string
 	parts int
 }{
-	{"controllers", 2}, {"nodeagent", 2}, {"webhooks", 1}, {"controllers/ipam/netbox", 1}, {"test/sim", 1},
-	{"controllers/placement", 1}, {"test/scale", 1},
+	{"controllers", 2}, {"nodeagent", 2}, {"nodeagent/speaker/gobgp", 1}, {"webhooks", 1},
+	{"controllers/ipam/netbox", 1}, {"test/sim", 2}, {"controllers/placement", 1}, {"test/gitops", 1}, {"test/scale", 1},
 }
 
 // partsOf returns in how many parts a package's tests run, and its place among those that begin.
