@@ -216,13 +216,17 @@ func TestPreferredSuccessors(t *testing.T) {
 	}
 }
 
-// The preferred node is the first successor of all addresses of a node, also when the same is decided once more.
+// Node c, which is preferred, is the first successor for all addresses of node a, also when the manager decides once
+// more.
 func TestPreferredSuccessorOfMany(t *testing.T) {
 	inputs := held(t, "a b c d", 4)
 	labelNodes(&inputs, "c=fast")
 	preferring(t, &inputs, "fast=1", "")
 	for round := range 3 {
 		result := placement.Place(inputs)
+		if got := len(result.Entries["a"]); got != 4 {
+			t.Fatalf("round %d: node a has %d entries, want 4", round, got)
+		}
 		for _, e := range result.Entries["a"] {
 			if len(e.Successors) != 2 || e.Successors[0].NodeName != "c" {
 				t.Errorf("round %d: successors of %s are %v, want c first", round, e.Addr, e.Successors)

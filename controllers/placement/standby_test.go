@@ -129,13 +129,18 @@ func TestPlanStandbysRows(t *testing.T) {
 	}
 }
 
-// The address of the Node object is watched, and not one that other software gave to the node for a while.
+// The watchers of node a ask the address of its Node object first, and not a lower one that other software gave to
+// the node for a while.
 func TestFloatingAddressIsNotWatched(t *testing.T) {
 	inputs := withSuccessors(t, "a b c", 1)
 	a := &inputs.Nodes[0]
 	a.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.200")}
 	a.Interfaces[0].Subnets = append(a.Interfaces[0].Subnets, netip.MustParsePrefix("10.0.0.5/32"))
-	for _, plan := range placement.PlanStandbys(inputs) {
+	plans := placement.PlanStandbys(inputs)
+	if len(plans) != 2 {
+		t.Fatalf("%d plans, want one for each watcher", len(plans))
+	}
+	for _, plan := range plans {
 		if diff := cmp.Diff([]string{"10.0.0.200", "10.0.0.5"}, plan.Standby.Watched.Addresses); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", plan.Watcher, diff)
 		}

@@ -477,7 +477,8 @@ func TestReservationsWait(t *testing.T) {
 	}
 }
 
-// While no epoch may be reserved, named successors stay, also those whose place another node is to have then.
+// While the manager may reserve no epoch for another node, it keeps both named successors of each address, also one
+// whose place it gives to node d afterwards.
 func TestNamedSuccessorsStayMeanwhile(t *testing.T) {
 	inputs := held(t, "a b c", 5)
 	for range 2 {
@@ -488,6 +489,9 @@ func TestNamedSuccessorsStayMeanwhile(t *testing.T) {
 	inputs.Nodes[0].SuccessorWait = time.Nanosecond
 	for round := range 2 {
 		result := placement.Place(inputs)
+		if got := len(result.Entries["a"]); got != 5 {
+			t.Fatalf("round %d: node a has %d entries, want 5", round, got)
+		}
 		for _, e := range result.Entries["a"] {
 			if v1.ReservedEpochOf(e.Successors, "b") == 0 || v1.ReservedEpochOf(e.Successors, "c") == 0 {
 				t.Errorf("round %d: successors of %s are %v, want b and c", round, e.Addr, e.Successors)

@@ -269,8 +269,8 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 
 // writeSuccessors writes the chosen successors into the entry that the holder is to have. A
 // node that was named keeps its epoch, whatever its rank; others get epochs that no node was
-// given and that are reserved for no other. While it is too early for these, those that were named
-// stay in their places.
+// given and that are reserved for no other. While it is too early for these, named successors that were not
+// chosen fill the places.
 func (p *placer) writeSuccessors(h *heldAddress) {
 	e := &p.result.Entries[h.holder.Name][h.entryIndex]
 	isEarly := !p.hasLasted(h.stored.UnchangedFor, successorDelay) || h.holder.SuccessorWait > 0

@@ -141,7 +141,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// What is claimed says since when the node was silent that had it.
+// The desired address of a claim says since when its previous holder has been silent: for Claim.SilentFor before
+// Claim.QuietAt.
 func TestClaimSaysSinceWhen(t *testing.T) {
 	t.Parallel()
 	in := inputsFor()

@@ -148,7 +148,8 @@ func TestSuccessorWatcherEnds(t *testing.T) {
 	}
 }
 
-// Two other successors, each of which has claimed an address, are watched until both addresses are withdrawn.
+// node3 and node4, two other successors, have claimed one address each. The Watcher of node2 watches both of them until
+// its target has neither address any more.
 func TestAllSuccessorWatchersEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(_ *Settings, target *Target) {

@@ -70,8 +70,9 @@ func Run(ctx context.Context, options Options) error {
 	begun := time.Now()
 	command := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-m", "512", "-smp", "1",
 		"-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-kernel", kernel.Image, "-initrd", image,
-		// On a busy machine the timer of the machine is late, and its kernel would take it for broken. The kernel would
-		// take another clock than the processor's, of which each reading costs an emulated device.
+		// On a busy machine the timer of the machine is late, and its kernel would take it for broken. By itself
+		// this kernel reads the time from a device, which QEMU emulates at each reading; here it reads the processor's
+		// counter.
 		"-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off no_timer_check "+
 			"clocksource=tsc tsc=reliable")
 	out, err := command.CombinedOutput()
