@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -183,21 +184,36 @@ func (w *Watcher) beginQuestions(now time.Time, inputs RoundInputs) []Question {
 			questions = append(questions, Question{Kind: Resolve, Addr: addr, IsForAll: true})
 		}
 	}
-	toArm := maxArmQuestionsPerRound
+	if w.misses == 0 {
+		w.askToArm(now, inputs)
+	}
 	for _, target := range w.target.Addresses {
 		a := w.addresses[target.Addr]
-		switch {
-		case w.misses > 0:
+		if w.misses > 0 {
 			a.isAsked = a.isArmed && !a.isClaimed && w.isSilenceQuestionDue()
-		case toArm > 0 && w.isArmQuestionDue(a, now, inputs):
-			a.isAsked, a.armAskedAt = true, now
-			toArm--
 		}
 		if a.isAsked {
 			questions = append(questions, Question{Kind: Resolve, Addr: a.Addr, MACs: w.target.Watched.MACs, IsForAll: true})
 		}
 	}
 	return questions
+}
+
+// askToArm notes for which addresses the link is asked in this round in order to arm them: those that were not
+// asked for longest, so that each one's turn comes.
+func (w *Watcher) askToArm(now time.Time, inputs RoundInputs) {
+	var due []*watchedAddress
+	for _, a := range w.addresses {
+		if w.isArmQuestionDue(a, now, inputs) {
+			due = append(due, a)
+		}
+	}
+	slices.SortFunc(due, func(x, y *watchedAddress) int {
+		return cmp.Or(x.armAskedAt.Compare(y.armAskedAt), x.Addr.Compare(y.Addr))
+	})
+	for _, a := range due[:min(len(due), maxArmQuestionsPerRound)] {
+		a.isAsked, a.armAskedAt = true, now
+	}
 }
 
 // appendNodeQuestions appends the questions to a node: an echo, and where an answer would count an ARP request

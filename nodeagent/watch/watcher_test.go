@@ -453,6 +453,31 @@ func TestArmingIsPaced(t *testing.T) {
 	}
 }
 
+// Of very many addresses each one's turn comes, also while the agent is not fresh.
+func TestEachAddressIsAsked(t *testing.T) {
+	t.Parallel()
+	const many = 1200
+	w := newWorld(t, func(_ *Settings, target *Target) {
+		target.Addresses = nil
+		addr := first
+		for range many {
+			target.Addresses = append(target.Addresses, Address{Addr: addr, Epoch: 2, HolderEpoch: 1})
+			addr = addr.Next()
+		}
+	})
+	w.facts.IsAgentFresh = false
+	for _, a := range w.watcher.target.Addresses {
+		w.stations[0].addresses = append(w.stations[0].addresses, a.Addr)
+	}
+	rounds := 3 * many / maxArmQuestionsPerRound
+	w.mustClaim(rounds)
+	for _, a := range w.watcher.target.Addresses {
+		if n := w.asked[question{Resolve, a.Addr}]; n != 3 {
+			t.Fatalf("in %d rounds %s is asked for %d times, want 3", rounds, a.Addr, n)
+		}
+	}
+}
+
 // Answers in a witness's name that do not show that this node reaches it.
 func TestForgedWitnesses(t *testing.T) {
 	t.Parallel()
