@@ -224,12 +224,10 @@ func (w *watching) runRound(ctx context.Context, l *watchedLink, x Exchange) err
 			watcher.Hear(answer)
 		}
 	})
-	isLost := errors.Is(err, neigh.ErrLost)
-	if err != nil && !isLost {
+	if inputs.AreAnswersLost = errors.Is(err, neigh.ErrLost); err != nil && !inputs.AreAnswersLost {
 		w.mu.Unlock()
 		return err
 	}
-	inputs.CanHear = inputs.CanHear && !isLost
 	now := w.tasks.Now()
 	var steps []watch.Step
 	var repeated []netip.Addr

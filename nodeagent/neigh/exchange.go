@@ -12,8 +12,9 @@ import (
 )
 
 // maxDrained bounds how many frames one Drain reads from a socket: a station can send more than
-// this node can read.
-const maxDrained = 4096
+// this node can read. It exceeds what the queue holds (see maxLateReads): when a node with thousands of
+// addresses dies, all that watch it ask the link for these in the same rounds.
+const maxDrained = maxLateReads
 
 // ErrLost means that answers may have been lost: the kernel had no room for them, or there were
 // more frames than Drain reads.

@@ -9,8 +9,10 @@ import (
 
 // RoundInputs are what a round depends on besides answers.
 type RoundInputs struct {
-	// CanHear means that the interface has a carrier, and that no answers were lost.
+	// CanHear means that the interface has a carrier.
 	CanHear bool
+	// AreAnswersLost means that some of the answers were lost that came in the round that ends.
+	AreAnswersLost bool
 	// IsAgentFresh means that the agent renewed its Lease lately, and so knows what the watched node
 	// is to have.
 	IsAgentFresh bool
@@ -100,8 +102,9 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	hasNeverLived := !w.watched.isKnown // rule 1
 	isWitnessed := w.nodeWitnesses.hasAnswered || w.gatewayWitnesses.hasAnswered
 	mayBeCutOff := w.misses > 0 && !isWitnessed // rule 2
-	cannotHear := !inputs.CanHear               // rule 3, as is isLate
-	if showedLife || hasNeverLived || mayBeCutOff || isLate || cannotHear {
+	cannotHear := !inputs.CanHear               // rule 3, as are isLate and AreAnswersLost
+	w.noteLost(inputs.AreAnswersLost)
+	if showedLife || hasNeverLived || mayBeCutOff || isLate || cannotHear || inputs.AreAnswersLost {
 		w.misses = 0
 	} else {
 		w.misses++
@@ -113,6 +116,13 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	w.watched.isAlive = w.watched.hasAnswered || w.watched.isAlive && w.watched.unanswered < quietRounds
 	for _, a := range w.addresses {
 		w.judgeAddress(a)
+	}
+}
+
+// noteLost counts the rounds in a row in which answers were lost.
+func (w *Watcher) noteLost(areLost bool) {
+	if w.lostRounds++; !areLost {
+		w.lostRounds = 0
 	}
 }
 

@@ -85,10 +85,11 @@ func (w *Watcher) retargetSuccessorWatchers() {
 // address is armed with the node that answered for it last. No Announcement says whether another successor
 // has an address, so for its Watcher the agent is never fresh.
 func (w *Watcher) roundsOfSuccessorWatchers(now time.Time, inputs RoundInputs) []Step {
+	inputs.IsAgentFresh = false
 	var steps []Step
 	for _, name := range slices.Sorted(maps.Keys(w.successorWatchers)) {
 		watcher := w.successorWatchers[name]
-		steps = append(steps, watcher.AdvanceRound(now, RoundInputs{CanHear: inputs.CanHear})...)
+		steps = append(steps, watcher.AdvanceRound(now, inputs)...)
 		for addr, a := range watcher.addresses {
 			if own := w.addresses[addr]; watcher.watched.isKnown && a.heldAt.After(own.heldAt) {
 				own.isArmed = false

@@ -53,6 +53,8 @@ type Watcher struct {
 	roundAt time.Time
 	// lateAt are the ends of the last late rounds, at most lateRounds of them.
 	lateAt []time.Time
+	// lostRounds counts the rounds in a row in which answers were lost.
+	lostRounds int
 
 	// watched, and witnesses by name, are how these nodes answer.
 	watched   liveness

@@ -280,6 +280,26 @@ func TestLateRounds(t *testing.T) {
 	w.mustBe(ReasonSilent)
 }
 
+// A round in which answers were lost says nothing, and several in a row make the watch one that says so.
+func TestLostAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustClaim(cold)
+	w.facts.AreAnswersLost = true
+	w.mustClaim(lateRounds - 1)
+	w.mustBe(ReasonWatching)
+	w.mustClaim(1)
+	w.mustBe(ReasonLate)
+	w.stations[0].isDead = true
+	w.mustClaim(50)
+	w.facts.AreAnswersLost = false
+	w.mustClaim(1)
+	w.mustBe(ReasonWatching)
+	if in := w.mustClaim(50, first, second); in[0] != DefaultMisses-2 {
+		t.Errorf("claims in rounds %v, want the first one in %d: after a miss, and four more", in, DefaultMisses-2)
+	}
+}
+
 func TestQuestionsWhileAllIsWell(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

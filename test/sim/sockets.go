@@ -208,7 +208,7 @@ type exchange struct {
 }
 
 // maxHeard is how many answers find room.
-const maxHeard = 4096
+const maxHeard = 1 << 15
 
 func (a *agent) openExchange(iface string) (nodeagent.Exchange, error) {
 	c := a.node.nicNamed(iface)
