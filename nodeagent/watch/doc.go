@@ -9,7 +9,8 @@
 //  1. An answer of the watched node's kernel to a question of the last rounds is a sign of
 //     life. The question is an ICMP(v6) echo. As long as the node has answered none, as a
 //     firewall may drop them, the answer to an ARP request or neighbour solicitation for an
-//     address of the node's own counts as well. No round counts before the first sign of life.
+//     address of the node's own counts as well, and again from when it answers in the silence of its echoes until it
+//     answers these steadily. No round counts before the first sign of life.
 //  2. A round without a sign of life is a miss, from the second one in a row on only if a
 //     witness answered a question sent in the same round. Without a witness the count starts
 //     again: this node may be cut off itself. Witnesses are other nodes; those that answer no

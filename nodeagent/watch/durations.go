@@ -16,6 +16,9 @@ const (
 	// unanswered before the address is claimed, or the watched node its questions before its next
 	// answer makes this node repeat its claims: a question or its answer can be lost.
 	quietRounds = 2
+	// steadyEchoes is how many rounds in a row a node that has answered otherwise answers echoes until these alone
+	// count again.
+	steadyEchoes = 20
 	// slowRounds is how many rounds pass between two questions for an address that was not
 	// claimed when it could be, as another station answers for it.
 	slowRounds = 10

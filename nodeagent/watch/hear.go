@@ -66,7 +66,7 @@ func (w *Watcher) Hear(a Answer) {
 func (w *Watcher) hearWatched(a Answer) {
 	switch {
 	case a.Kind == Echo && w.number-a.Round <= uint16(w.settings.Misses): //nolint:gosec // at most 20
-		w.watched.hasEchoed, w.hasCeasedToEcho = true, false
+		w.watched.noteEcho()
 	case a.Kind == Echo || w.settings.TrustsEchoOnly || w.watched.hasEchoed && !w.isSilenceQuestionDue():
 		return
 	case w.watched.hasEchoed:
@@ -78,7 +78,8 @@ func (w *Watcher) hearWatched(a Answer) {
 // acceptLifeWithoutEcho takes an answer that is none to an echo, in the silence of the watched node, for a sign
 // of life. From then on not only answers to echoes count.
 func (w *Watcher) acceptLifeWithoutEcho() {
-	w.watched.hasEchoed, w.watched.hasAnswered, w.hasCeasedToEcho = false, true, true
+	w.watched.hasAnswered = true
+	w.watched.noteAnswerWithoutEcho()
 }
 
 // hearWitness notes that a witness has answered a question of this round.
@@ -87,8 +88,9 @@ func (w *Watcher) hearWitness(witness *liveness, a Answer) {
 	case !w.areWitnessesAsked:
 		return
 	case a.Kind == Echo && a.Round == w.number:
-		witness.hasEchoed = true
+		witness.noteEcho()
 	case a.Kind == Resolve && a.IsDirectAnswer && !witness.hasEchoed && !w.settings.TrustsEchoOnly:
+		witness.noteAnswerWithoutEcho()
 	default:
 		return
 	}

@@ -11,8 +11,8 @@ const (
 	ReasonNoAnswer = "NoAnswer"
 	// ReasonSilent: the watched node counts as dead.
 	ReasonSilent = "Silent"
-	// ReasonDoubtful: the watched node has ceased to answer echoes, and answered ARP requests or
-	// neighbour solicitations. Since then it is watched by these.
+	// ReasonDoubtful: the watched node has ceased to answer echoes, or all but a few, and answered ARP requests or
+	// neighbour solicitations. Since then it is watched by these, until it answers echoes steadily.
 	ReasonDoubtful = "Doubtful"
 	// ReasonNoWitness: no witness answers, so the silence of the watched node would mean nothing.
 	ReasonNoWitness = "NoWitness"
@@ -29,7 +29,7 @@ func (w *Watcher) Reason() string {
 		return ReasonNoAnswer
 	case w.isSilent():
 		return ReasonSilent
-	case w.hasCeasedToEcho:
+	case w.watched.hasCeasedToEcho:
 		return ReasonDoubtful
 	case w.lacksWitness():
 		return ReasonNoWitness

@@ -79,7 +79,11 @@ func (w *Watcher) addressesToRepeat() []netip.Addr {
 func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	if w.areWitnessesAsked {
 		w.nodeWitnesses.judge()
+		for _, known := range w.witnesses {
+			known.judgeEchoes()
+		}
 	}
+	w.watched.judgeEchoes()
 	if w.areGatewaysAsked() {
 		w.gatewayWitnesses.judge()
 	}

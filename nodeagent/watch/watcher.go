@@ -73,9 +73,6 @@ type Watcher struct {
 	answeredAt time.Time
 	// misses counts the rounds in a row without a sign of life.
 	misses int
-	// hasCeasedToEcho means that the watched node answered for an address when it had answered no
-	// echo. It ends with the next answer to an echo.
-	hasCeasedToEcho bool
 
 	addresses map[netip.Addr]*watchedAddress
 	// successorWatchers watch the other successors that have, or may have, addresses of the watched node,
@@ -87,6 +84,11 @@ type Watcher struct {
 type liveness struct {
 	// hasEchoed means that the node has answered an echo. From then on nothing else counts.
 	hasEchoed bool
+	// hasCeasedToEcho means that the node has given another answer when it answered no echo. Until steadyEchoes
+	// rounds in a row bring echoes again, both kinds count: a kernel that limits how many it answers lets some
+	// through. hasEchoedInRound means that this round has brought one, and echoedRounds counts these rounds.
+	hasCeasedToEcho, hasEchoedInRound bool
+	echoedRounds                      int
 	// isKnown means that an answer has come that counted, and hasAnswered that one has come
 	// in this round.
 	isKnown, hasAnswered bool
@@ -94,6 +96,28 @@ type liveness struct {
 	// rounds unanswered since; unanswered counts these, in a row, with and without a witness.
 	isAlive    bool
 	unanswered int
+}
+
+// noteEcho notes the answer to an echo.
+func (l *liveness) noteEcho() {
+	l.hasEchoedInRound = true
+	l.hasEchoed = !l.hasCeasedToEcho
+}
+
+// noteAnswerWithoutEcho notes an answer that counts though it is none to an echo.
+func (l *liveness) noteAnswerWithoutEcho() {
+	l.hasEchoed, l.hasCeasedToEcho = false, true
+}
+
+// judgeEchoes draws the conclusion of a round in which the node was asked.
+func (l *liveness) judgeEchoes() {
+	if l.echoedRounds++; !l.hasEchoedInRound {
+		l.echoedRounds = 0
+	}
+	if l.hasCeasedToEcho && l.echoedRounds >= steadyEchoes {
+		l.hasEchoed, l.hasCeasedToEcho = true, false
+	}
+	l.hasEchoedInRound = false
 }
 
 // witnessGroup is how the witnesses of one kind answer.
@@ -150,7 +174,7 @@ func (w *Watcher) SetTarget(target Target) {
 	before := w.target.Watched
 	if before.Name != target.Watched.Name || before.Addr != target.Watched.Addr ||
 		!slices.Equal(before.MACs, target.Watched.MACs) {
-		w.watched, w.hasCeasedToEcho, w.misses = liveness{}, false, 0
+		w.watched, w.misses = liveness{}, 0
 		clear(w.addresses)
 	}
 	w.target = target

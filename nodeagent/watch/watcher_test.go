@@ -123,6 +123,43 @@ func TestDeadNodeBehindFirewall(t *testing.T) {
 	})
 }
 
+// A kernel that limits how many echoes it answers does not make the reason change again and again.
+func TestFewEchoesAreAnswered(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		few  []int // stations
+		want []string
+	}{
+		"by the watched node": {[]int{0}, []string{ReasonWatching, ReasonDoubtful}},
+		"by the witness":      {[]int{1}, []string{ReasonWatching, ReasonNoWitness, ReasonWatching}},
+		"by both":             {[]int{0, 1}, []string{ReasonWatching, ReasonNoWitness, ReasonWatching, ReasonDoubtful}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.mustClaim(cold)
+			reasons := []string{w.watcher.Reason()}
+			run := func(rounds, echoesOneOf int) {
+				for _, i := range c.few {
+					w.stations[i].echoesOneOf = echoesOneOf
+				}
+				for range rounds {
+					w.mustClaim(1)
+					reasons = append(reasons, w.watcher.Reason())
+				}
+			}
+			run(60*50, 7) // the witness is asked each 50 rounds
+			if reasons = slices.Compact(reasons); !slices.Equal(reasons, c.want) {
+				t.Errorf("reasons %v, want %v", reasons, c.want)
+			}
+			run(steadyEchoes+20*50+50, 0)
+			w.mustBe(ReasonWatching)
+			w.stations[0].isDead = true
+			w.mustClaim(20, first, second)
+		})
+	}
+}
+
 func TestFabricAnswersForTheDead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -24,6 +24,8 @@ type station struct {
 	isDead    bool
 	// dropsEchoes means that a firewall drops echoes.
 	dropsEchoes bool
+	// echoesOneOf is how many echoes come for each that the station answers; 0 if it answers all. echoes counts them.
+	echoesOneOf, echoes int
 	// echoDelay is how many rounds late the station's answers to echoes come.
 	echoDelay int
 }
@@ -119,7 +121,7 @@ func (w *world) ask(q Question, round uint16) {
 		answer := Answer{Kind: q.Kind, Addr: q.Addr, MAC: s.mac, IsDirectAnswer: q.Kind == Resolve}
 		switch {
 		case !isAsked:
-		case q.Kind == Echo && !s.isDead && !s.dropsEchoes:
+		case q.Kind == Echo && !s.isDead && !s.dropsEchoes && s.answersEcho():
 			answer.Round = round
 			if s.echoDelay > 0 {
 				w.delayed[w.rounds+s.echoDelay] = append(w.delayed[w.rounds+s.echoDelay], answer)
@@ -130,6 +132,12 @@ func (w *world) ask(q Question, round uint16) {
 			w.watcher.Hear(answer)
 		}
 	}
+}
+
+// answersEcho reports whether the station answers an echo that has come.
+func (s *station) answersEcho() bool {
+	s.echoes++
+	return s.echoesOneOf == 0 || s.echoes%s.echoesOneOf == 0
 }
 
 // run runs n rounds, and returns what node2 claims in them, and in which round.
