@@ -11,9 +11,10 @@
 //     firewall may drop them, the answer to an ARP request or neighbour solicitation for an
 //     address of the node's own counts as well, and again from when it answers in the silence of its echoes until it
 //     answers these steadily. No round counts before the first sign of life.
-//  2. A round without a sign of life is a miss, from the second one in a row on only if a
-//     witness answered a question sent in the same round. Without a witness the count starts
-//     again: this node may be cut off itself. Witnesses are other nodes; those that answer no
+//  2. A round without a sign of life is a miss, from the second one in a row on only if
+//     witnesses answered questions sent in the same round: at least half of those that answered
+//     before the silence. Without them the count starts again: this node may be cut off itself,
+//     alone or together with some of them. Witnesses are other nodes; those that answer no
 //     echo any more are asked as the watched node is. Where no other node can be one, the
 //     default gateways on the link are, asked by ARP or neighbour discovery.
 //  3. A round that is late makes the count start again, as does one in which the interface had

@@ -94,7 +94,7 @@ func (w *Watcher) hearWitness(witness *liveness, a Answer) {
 	default:
 		return
 	}
-	w.nodeWitnesses.hasAnswered = true
+	witness.hasAnswered = true
 }
 
 // hearHolder notes who answers for an address.

@@ -78,10 +78,7 @@ func (w *Watcher) addressesToRepeat() []netip.Addr {
 // judge draws the conclusions of the round that ends.
 func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	if w.areWitnessesAsked {
-		w.nodeWitnesses.judge()
-		for _, known := range w.witnesses {
-			known.judgeEchoes()
-		}
+		w.judgeWitnesses()
 	}
 	w.watched.judgeEchoes()
 	if w.areGatewaysAsked() {
@@ -121,6 +118,28 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	for _, a := range w.addresses {
 		w.judgeAddress(a)
 	}
+}
+
+// judgeWitnesses draws the conclusions of a round in which the nodes that are witnesses were asked. This node may
+// be cut off together with some of them. So while the watched node is silent at least half of those are to answer
+// that did while it was not.
+func (w *Watcher) judgeWitnesses() {
+	expected, answered := 0, 0
+	for _, known := range w.witnesses {
+		known.judgeEchoes()
+		if known.isKnown && known.unanswered < witnessMisses {
+			expected++
+		}
+		switch {
+		case known.hasAnswered:
+			answered++
+			known.isKnown, known.unanswered = true, 0
+		case w.watched.hasAnswered: // so this node is not cut off, and the witness may be dead
+			known.unanswered++
+		}
+	}
+	w.nodeWitnesses.hasAnswered = answered > 0 && (w.watched.hasAnswered || 2*answered >= expected)
+	w.nodeWitnesses.judge()
 }
 
 // noteLost counts the rounds in a row in which answers were lost.
@@ -175,6 +194,9 @@ func (w *Watcher) begin(now time.Time) {
 	}
 	w.roundAt = now
 	w.watched.hasAnswered, w.nodeWitnesses.hasAnswered, w.gatewayWitnesses.hasAnswered = false, false, false
+	for _, known := range w.witnesses {
+		known.hasAnswered = false
+	}
 	w.areWitnessesAsked = w.misses > 0 || now.Sub(w.witnessesAskedAt) >= witnessInterval
 	if w.areWitnessesAsked {
 		w.witnessesAskedAt = now

@@ -7,8 +7,6 @@ import (
 	"time"
 )
 
-var node4Addr = netip.MustParseAddr("192.0.2.14")
-
 // newSucceeded is a world in which node1 has died: node3, the other successor, has claimed both of its
 // addresses, and node4 is another witness.
 func newSucceeded(t *testing.T, edit ...func(*Settings, *Target)) *world {

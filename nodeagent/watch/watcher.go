@@ -93,7 +93,8 @@ type liveness struct {
 	// in this round.
 	isKnown, hasAnswered bool
 	// isAlive means that the watched node has answered in an earlier round, and has not left many
-	// rounds unanswered since; unanswered counts these, in a row, with and without a witness.
+	// rounds unanswered since; unanswered counts these, in a row, with and without a witness. Of a witness it counts
+	// those in which it was asked and the watched node has answered.
 	isAlive    bool
 	unanswered int
 }
@@ -122,8 +123,8 @@ func (l *liveness) judgeEchoes() {
 
 // witnessGroup is how the witnesses of one kind answer.
 type witnessGroup struct {
-	// hasAnswered means that one of them has answered a question of this round, and unanswered
-	// counts the rounds in a row in which they were asked and none answered.
+	// hasAnswered means that enough of them have answered a question of this round, and unanswered
+	// counts the rounds in a row in which they were asked and too few answered.
 	hasAnswered bool
 	unanswered  int
 }

@@ -196,6 +196,73 @@ func TestWatcherIsCutOffWithinSilence(t *testing.T) {
 	}
 }
 
+// The link is cut in two, with some of the witnesses on this side: the watched node lives, unless most of those
+// that have answered until now go on to.
+func TestCutOffWithSomeWitnesses(t *testing.T) {
+	t.Parallel()
+	both := []netip.Addr{first, second}
+	for name, c := range map[string]struct {
+		witnesses, gone int
+		goneBefore      bool // so long before the watched node that they do not count any more
+		claims          []netip.Addr
+		reason          string
+	}{
+		"one of one is gone":                {1, 1, false, nil, ReasonNoWitness},
+		"one of two is gone":                {2, 1, false, both, ReasonSilent},
+		"two of two are gone":               {2, 2, false, nil, ReasonNoWitness},
+		"one of three is gone":              {3, 1, false, both, ReasonSilent},
+		"two of three are gone":             {3, 2, false, nil, ReasonNoWitness},
+		"two of three were gone before":     {3, 2, true, both, ReasonSilent},
+		"all of three were gone before":     {3, 3, true, nil, ReasonNoWitness},
+		"one of two was gone before":        {2, 1, true, both, ReasonSilent},
+		"nobody is gone but the other node": {3, 0, false, both, ReasonSilent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, func(_ *Settings, target *Target) {
+				for _, n := range []Node{{"node4", node4Addr, []string{node4MAC}}, {"node5", node5Addr, []string{node5MAC}}} {
+					if len(target.Witnesses) < c.witnesses {
+						target.Witnesses = append(target.Witnesses, n)
+					}
+				}
+			})
+			w.stations = append(w.stations,
+				&station{mac: node4MAC, addresses: []netip.Addr{node4Addr}}, &station{mac: node5MAC, addresses: []netip.Addr{node5Addr}})
+			w.mustClaim(cold)
+			for _, s := range w.stations[1 : 1+c.gone] {
+				s.isDead = true
+			}
+			if c.goneBefore {
+				w.mustClaim(cold)
+			}
+			w.stations[0].isDead = true
+			w.mustClaim(cold, c.claims...)
+			w.mustBe(c.reason)
+			for _, s := range w.stations[1:] {
+				s.isDead = false
+			}
+			w.mustClaim(cold, both[len(c.claims):]...)
+		})
+	}
+}
+
+// A witness that is dead makes no gap in a watch whose other witnesses live.
+func TestWitnessesDie(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(_ *Settings, target *Target) {
+		target.Witnesses = append(target.Witnesses,
+			Node{"node4", node4Addr, []string{node4MAC}}, Node{"node5", node5Addr, []string{node5MAC}})
+	})
+	w.stations = append(w.stations,
+		&station{mac: node4MAC, addresses: []netip.Addr{node4Addr}}, &station{mac: node5MAC, addresses: []netip.Addr{node5Addr}})
+	w.mustClaim(cold)
+	w.stations[1].isDead, w.stations[2].isDead = true, true
+	for range 2 * cold {
+		w.mustClaim(1)
+		w.mustBe(ReasonWatching)
+	}
+}
+
 func TestNobodyHasSeenIt(t *testing.T) {
 	t.Parallel()
 	t.Run("the node", func(t *testing.T) {

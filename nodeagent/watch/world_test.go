@@ -8,12 +8,13 @@ import (
 )
 
 const (
-	node1MAC, node2MAC, node3MAC, node4MAC, strangerMAC = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03",
-		"02:00:00:00:00:04", "02:00:00:00:00:99"
+	node1MAC, node2MAC, node3MAC, node4MAC, node5MAC, strangerMAC = "02:00:00:00:00:01", "02:00:00:00:00:02",
+		"02:00:00:00:00:03", "02:00:00:00:00:04", "02:00:00:00:00:05", "02:00:00:00:00:99"
 )
 
 var (
 	node1Addr, node3Addr = netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.13")
+	node4Addr, node5Addr = netip.MustParseAddr("192.0.2.14"), netip.MustParseAddr("192.0.2.15")
 	first, second        = netip.MustParseAddr("192.0.2.101"), netip.MustParseAddr("192.0.2.102")
 )
 
