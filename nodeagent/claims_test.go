@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/watch"
 )
 
@@ -215,6 +217,51 @@ func TestRefusedClaim(t *testing.T) {
 				w.start(true)
 				w.claim()
 				w.change(name, func() { refuse(w) }, "Remove 192.0.2.1/32 eth0")
+			})
+		})
+	}
+}
+
+// hangingKernel lets the worker wait for what it observes.
+type hangingKernel struct {
+	Kernel
+	hangsFor atomic.Int64
+}
+
+func (k *hangingKernel) Observe() (plan.Observed, error) {
+	time.Sleep(time.Duration(k.hangsFor.Load()))
+	return k.Kernel.Observe()
+}
+
+// A worker that is busy takes a claim late: not at all if the node has answered meanwhile, and otherwise only after
+// it has asked the link once more.
+func TestClaimOfBusyWorker(t *testing.T) {
+	for name, c := range map[string]struct {
+		isBack  bool
+		changes []string
+		probes  int
+	}{
+		"the node is back": {true, nil, 0},
+		"it is dead":       {false, []string{"Add 192.0.2.1/32 eth0"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newClaiming(t, "")
+				kernel := &hangingKernel{Kernel: w.kernel}
+				w.Kernel = kernel
+				w.start(true)
+				w.watch()
+				w.kernel.TakeCalls()
+				kernel.hangsFor.Store(int64(4 * time.Second))
+				pacing.Signal(w.wake)
+				w.setStation("192.0.2.12", node2MAC, false, false)
+				time.Sleep(2 * time.Second)
+				w.setStation("192.0.2.12", node2MAC, c.isBack, c.isBack)
+				time.Sleep(time.Second)
+				kernel.hangsFor.Store(0)
+				time.Sleep(5 * time.Second)
+				w.expect("changes", c.changes, w.kernel.TakeCalls())
+				w.expect("probes", c.probes, len(w.neighbours.probes))
 			})
 		})
 	}

@@ -141,6 +141,16 @@ func (w *watching) addClaims(claims map[netip.Addr]plan.Claim) {
 	}
 }
 
+// dropClaims drops the claims of a node's addresses that no sync has taken yet: the node answers again. The caller
+// holds the lock.
+func (w *watching) dropClaims(iface, node string, addrs []netip.Addr) {
+	for _, addr := range addrs {
+		if c, isClaimed := w.claims[addr]; isClaimed && c.Interface == iface && c.PreviousHolder == node {
+			delete(w.claims, addr)
+		}
+	}
+}
+
 // takeClaims returns the claims that watchers have made since it was last called.
 func (w *watching) takeClaims() map[netip.Addr]plan.Claim {
 	w.mu.Lock()
@@ -237,6 +247,7 @@ func (w *watching) runRound(ctx context.Context, l *watchedLink, x Exchange) err
 	}
 	for _, step := range steps {
 		repeated = append(repeated, step.Repeats...)
+		w.dropClaims(l.iface, step.Node, step.Repeats)
 		if len(step.Claims) > 0 {
 			log.FromContext(ctx).Info("A watched node is silent", "node", step.Node, "interface", l.iface,
 				"for", step.SilentFor.String(), "addresses", len(step.Claims))

@@ -126,7 +126,7 @@ func desiredByClaim(addr netip.Addr, c Claim, index *successionIndex, now time.T
 		Epoch: c.Epoch,
 	}
 	quietFor := now.Sub(c.QuietAt)
-	if quietFor >= 0 && quietFor < SilenceValidFor {
+	if quietFor >= 0 && quietFor < watcherSilenceValidFor {
 		d.SkipsProbe, d.SilentSince = true, c.QuietAt.Add(-c.SilentFor)
 	}
 	r, isNamed := index.successionOf(addr, c)

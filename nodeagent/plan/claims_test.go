@@ -75,8 +75,8 @@ func TestClaims(t *testing.T) {
 		epoch   int64
 	}{
 		"a watcher has just claimed it": {false, edits{isNamed()}, claimed, false, 1, 4},
-		"not long ago":                  {true, edits{isNamed(), after(SilenceValidFor - 1)}, claimed, false, 1, 4},
-		"long ago":                      {true, edits{isNamed(), after(SilenceValidFor)}, nil, true, 1, 4},
+		"not long ago":                  {true, edits{isNamed(), after(watcherSilenceValidFor - 1)}, claimed, false, 1, 4},
+		"long ago":                      {true, edits{isNamed(), after(watcherSilenceValidFor)}, nil, true, 1, 4},
 		"the clock was set back":        {true, edits{isNamed(), after(-1)}, nil, true, 1, 4},
 		"by what the checkpoint says":   {false, edits{isNamed(), isFromCheckpoint}, claimed, false, 1, 4},
 		"while nothing is known": {

@@ -19,6 +19,9 @@ const (
 	// SilenceValidFor is for how long the silence of a link proves that no station has an
 	// address: long enough for an agent that waits for the API server meanwhile.
 	SilenceValidFor = 10 * time.Second
+	// watcherSilenceValidFor is for how long the silence that a watcher has found does: it has asked for two rounds,
+	// and the node that was silent is watched as before. Who is too busy to take a claim for longer asks again.
+	watcherSilenceValidFor = time.Second
 
 	// ProxyRetry is how often the service proxy is asked again, and ProxyPatience for how
 	// long in all before the address is announced all the same: the proxy may know of no
