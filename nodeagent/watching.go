@@ -302,19 +302,17 @@ func (w *watching) ask(iface string, x Exchange, round uint16, q watch.Question)
 	}
 }
 
-// repeatClaims announces those of some addresses once more that the node has by a claim.
+// repeatClaims announces those of some addresses once more that the node has by a claim, and earlier ones whose turn
+// comes now.
 func (d *defender) repeatClaims(ctx context.Context, addrs []netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	repeated := 0
-	for _, addr := range addrs {
-		if h, isHeld := d.defence.Held[addr]; isHeld && h.IsProvisional {
-			d.announcer.announceOnce(h.Interface, addr)
-			repeated++
-		}
+	repeated, mayLog := d.defence.RepeatClaims(addrs, d.tasks.Now())
+	for _, h := range repeated {
+		d.announcer.announceOnce(h.Interface, h.Prefix.Addr())
 	}
-	if repeated > 0 {
-		log.FromContext(ctx).Info("Claimed addresses of a node that was silent once more", "addresses", repeated)
+	if mayLog {
+		log.FromContext(ctx).Info("Claimed addresses of a node that was silent once more", "addresses", len(repeated))
 	}
 }
 

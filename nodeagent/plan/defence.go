@@ -32,6 +32,9 @@ type Defence struct {
 	// announcements, checks and logs bound how often frames make the agent announce addresses, ask single
 	// stations, and log.
 	announcements, checks, logs *rate.Limiter
+	// repeatsDue are the claims that are to be repeated, and repeats bounds how often they are.
+	repeatsDue map[netip.Addr]bool
+	repeats    *rate.Limiter
 }
 
 // NewDefence returns the Defence of an agent that has just started.
@@ -40,6 +43,7 @@ func NewDefence() *Defence {
 	return &Defence{
 		Held: map[netip.Addr]Held{}, Yields: map[netip.Addr]YieldedAddress{}, HeldStates: map[netip.Addr]*HeldState{},
 		announcements: limiter(announceRate), checks: limiter(checkRate), logs: limiter(logRate),
+		repeatsDue: map[netip.Addr]bool{}, repeats: limiter(repeatRate),
 	}
 }
 

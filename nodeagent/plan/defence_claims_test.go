@@ -47,6 +47,50 @@ func TestHolderYieldsToHigherEpoch(t *testing.T) {
 	}
 }
 
+// However often a silent node answers, each claim is repeated once in a while, and none is forgotten.
+func TestClaimsAreRepeated(t *testing.T) {
+	t.Parallel()
+	byClaim := func(h *Held) { h.IsProvisional = true }
+	var held []Held
+	var addrs []netip.Addr
+	for addr := heldAddr; len(addrs) < repeatRate+100; addr = addr.Next() {
+		held, addrs = append(held, heldOn("eth0", addr, byClaim)), append(addrs, addr)
+	}
+	entry, unknown := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
+	d := holding(append(held, heldOn("eth0", entry))...)
+	repeats := map[netip.Addr]int{}
+	const rounds, interval = 35, 100 * time.Millisecond // of which each makes the node answer anew
+	lines := 0
+	for i := range rounds {
+		repeated, mayLog := d.RepeatClaims(append(addrs, entry, unknown), begin.Add(time.Duration(i)*interval))
+		for _, h := range repeated {
+			repeats[h.Prefix.Addr()]++
+		}
+		if mayLog {
+			lines++
+		}
+		if most := repeatRate + 1; len(repeated) > most {
+			t.Fatalf("round %d repeats %d claims, want %d at most", i, len(repeated), most)
+		}
+	}
+	if len(repeats) != len(addrs) || lines == 0 {
+		t.Errorf("%d claims are repeated, want all %d and no other address; %d lines", len(repeats), len(addrs), lines)
+	}
+	for addr, n := range repeats {
+		if n > 4 {
+			t.Fatalf("the claim of %s is repeated %d times in %s, want once a second", addr, n, rounds*interval)
+		}
+	}
+	later := begin.Add(time.Hour)
+	for range 2 {
+		_, _ = d.RepeatClaims(nil, later)
+		later = later.Add(time.Hour)
+	}
+	if repeated, mayLog := d.RepeatClaims(nil, later); len(repeated) > 0 || mayLog {
+		t.Errorf("%d claims are repeated although no node answers", len(repeated))
+	}
+}
+
 // A claim is provisional: it is repeated against the node from which the address was claimed and
 // against the other successor if that one's epoch is lower. It is yielded to all others that claim
 // the address and have it.

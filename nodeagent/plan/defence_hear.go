@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // Frame is a frame in which a station says that it has an address.
@@ -119,6 +121,31 @@ func (d *Defence) allowAnnouncement(state *HeldState, gap time.Duration, now tim
 	}
 	state.AnnouncedAt = now
 	return true
+}
+
+// RepeatClaims returns which addresses to announce once more now, ascending, of those that the node has by a claim:
+// addrs, which are those of a node that was silent and answers, and others that it was told of before. What has been
+// announced in the last repeatGap waits, as does what the rate does not allow. mayLog means that the rate of log
+// lines allows one.
+func (d *Defence) RepeatClaims(addrs []netip.Addr, now time.Time) (repeated []Held, mayLog bool) {
+	for _, addr := range addrs {
+		d.repeatsDue[addr] = true
+	}
+	for addr := range order.ByKey(d.repeatsDue, netip.Addr.Compare) {
+		h, isHeld := d.Held[addr]
+		if !isHeld || !h.IsProvisional {
+			delete(d.repeatsDue, addr)
+			continue
+		}
+		state := d.HeldStates[addr]
+		if now.Sub(state.AnnouncedAt) < repeatGap || !d.repeats.AllowN(now, 1) {
+			continue
+		}
+		state.AnnouncedAt = now
+		delete(d.repeatsDue, addr)
+		repeated = append(repeated, h)
+	}
+	return repeated, len(repeated) > 0 && d.logs.AllowN(now, 1)
 }
 
 // noteRival notes that a station claims a held address, and makes the reaction report a

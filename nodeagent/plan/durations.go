@@ -96,6 +96,9 @@ const (
 const (
 	// announceRate bounds announcements, by which the agent defends an address or repeats a claim.
 	announceRate = 200
+	// repeatRate bounds announcements to a node that was silent and answers: once in a repeatGap for each address, and
+	// of that many addresses at once.
+	repeatRate = 1000
 	// checkRate bounds questions for single stations. That many addresses can be yielded at
 	// once, when another node takes over all of them.
 	checkRate = 1000
