@@ -92,9 +92,15 @@ func Rules() []Rule {
 			"node with a higher epoch that was asked by itself answers",
 			func(h Hearing) bool { return h.HasHigherEpoch && h.IsAsked && !h.isUnasked() }, Yield,
 		},
+		// Only an agent announces. A kernel may answer for and use an address that its node has not claimed, as where a
+		// service proxy adds the addresses of all Services to an interface.
 		{
-			"claim of a node with a higher epoch, or its answer",
-			func(h Hearing) bool { return h.HasHigherEpoch && (h.isUnasked() || !h.IsGateway) }, CheckClaim,
+			"node with a higher epoch announces",
+			func(h Hearing) bool { return h.HasHigherEpoch && h.Statement == StatementAnnouncement }, CheckClaim,
+		},
+		{
+			"claim of a node with a higher epoch, or its answer, and the agent does not defend",
+			func(h Hearing) bool { return h.HasHigherEpoch && (h.isUnasked() || !h.IsGateway) && !h.defends() }, CheckClaim,
 		},
 		// A proxy answers for every address. Its claims change the caches of other stations all
 		// the same, so an agent that knows better defends the address.

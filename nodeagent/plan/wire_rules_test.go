@@ -36,8 +36,12 @@ func TestRules(t *testing.T) {
 			Hearing{Statement: StatementAnswer, HasHigherEpoch: true, IsAsked: true, IsAgentFresh: true}, Yield,
 		},
 		{
-			"claim of a node with a higher epoch, or its answer",
-			Hearing{Statement: StatementUse, HasHigherEpoch: true, IsAgentFresh: true, IsGateway: true}, CheckClaim,
+			"node with a higher epoch announces",
+			Hearing{Statement: StatementAnnouncement, HasHigherEpoch: true, IsAgentFresh: true, IsGateway: true}, CheckClaim,
+		},
+		{
+			"claim of a node with a higher epoch, or its answer, and the agent does not defend",
+			Hearing{Statement: StatementUse, HasHigherEpoch: true, IsGateway: true}, CheckClaim,
 		},
 		{
 			"gateway, and the agent does not defend", Hearing{Statement: StatementAnnouncement, IsGateway: true, IsAsked: true},
