@@ -267,6 +267,22 @@ func TestClaimOfBusyWorker(t *testing.T) {
 	}
 }
 
+// A gateway that answers for every address keeps nobody from claiming one.
+func TestClaimBehindProxy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newClaiming(t, "")
+		gateway := neigh.MAC{2, 0, 0, 0, 0, 0xfe}
+		w.kernel.AddGatewayMAC("eth0", gateway.String())
+		w.start(true)
+		w.watch()
+		w.kernel.TakeCalls()
+		w.setStation("192.0.2.12", node2MAC, false, false)
+		w.x.set(claimed, gateway)
+		time.Sleep(700 * time.Millisecond)
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
+	})
+}
+
 // A claim that the kernel refuses is reported.
 func TestClaimFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

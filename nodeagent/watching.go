@@ -224,9 +224,13 @@ func (w *watching) watchLink(ctx context.Context, l *watchedLink) (err error) {
 // runRound ends a round of all Watchers of a link, and begins the next one.
 func (w *watching) runRound(ctx context.Context, l *watchedLink, x Exchange) error {
 	inputs := watch.RoundInputs{CanHear: w.defender.isLinkUp(l.iface), IsAgentFresh: w.freshness.isFresh()}
+	gateways := w.defender.gateways.macsOf(l.iface)
 	w.mu.Lock()
 	err := x.Drain(func(h neigh.ExchangeAnswer) {
-		answer := watch.Answer{Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String(), IsDirectAnswer: h.IsDirectAnswer}
+		answer := watch.Answer{
+			Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String(), IsDirectAnswer: h.IsDirectAnswer,
+			IsGateway: slices.Contains(gateways, h.MAC),
+		}
 		if h.IsEcho {
 			answer.Kind, answer.Round = watch.Echo, h.Sequence
 		}

@@ -22,8 +22,9 @@
 //     rounds end the watch for a while.
 //  4. When only two misses are left the link is asked for each address, and for the node's
 //     own, by ARP or neighbour discovery. An address is not claimed while another station
-//     answers for it. An answer in the name of the watched node is a sign of life, unless
-//     Settings.TrustsEchoOnly says that the fabric answers for the dead.
+//     answers for it, other than a default gateway, which may answer for all. An answer in the
+//     name of the watched node is a sign of life, unless Settings.TrustsEchoOnly says that the
+//     fabric answers for the dead.
 //  5. An address is armed once the watched node was seen to answer for it since the Watcher
 //     began. Only armed addresses are claimed. While the agent is not fresh the link is asked
 //     again and again, and an address for which a living node does not answer is disarmed: its

@@ -61,6 +61,32 @@ func TestGatewayIsWitnessNoMore(t *testing.T) {
 	w.mustBe(ReasonNoWitness)
 }
 
+// A gateway that answers for all addresses as a proxy has none of them, unless it is one of the nodes.
+func TestGatewayIsProxy(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		mac    string
+		claims []netip.Addr
+	}{
+		"a router":                        {gatewayMAC, []netip.Addr{first, second}},
+		"the witness":                     {node3MAC, nil},
+		"the other successor of the node": {node4MAC, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, func(_ *Settings, target *Target) {
+				target.OtherSuccessors = []Node{{"node4", node4Addr, []string{node4MAC}}}
+			})
+			w.mustClaim(cold)
+			w.stations = append(w.stations,
+				&station{mac: c.mac, addresses: []netip.Addr{gatewayAddr, first, second}, isGateway: true})
+			w.mustClaim(cold)
+			w.stations[0].isDead = true
+			w.mustClaim(cold, c.claims...)
+		})
+	}
+}
+
 // What does not show that this node reaches the gateway.
 func TestForgedGateways(t *testing.T) {
 	t.Parallel()

@@ -28,6 +28,8 @@ type Answer struct {
 	// IsDirectAnswer means that an answer to a Resolve was for this node alone: it shows that the question
 	// has arrived. What a station says to all does not.
 	IsDirectAnswer bool
+	// IsGateway means that the station is a default gateway, which may answer for every address as a proxy (RFC 1027).
+	IsGateway bool
 }
 
 // Hear notes an answer. Its cost does not depend on how many answers come: what stations send
@@ -41,7 +43,9 @@ func (w *Watcher) Hear(a Answer) {
 	}
 	if a.Kind == Resolve {
 		if known := w.addresses[a.Addr]; known != nil {
-			w.hearHolder(known, a.MAC)
+			if !a.IsGateway || w.target.hasNodeOf(a.MAC) {
+				w.hearHolder(known, a.MAC)
+			}
 			return
 		}
 	}

@@ -16,6 +16,16 @@ func (t *Target) otherSuccessor(name string) *Node {
 	return nil
 }
 
+// hasNodeOf reports whether an Ethernet address is of one of the nodes.
+func (t *Target) hasNodeOf(mac string) bool {
+	for _, n := range slices.Concat([]Node{t.Watched}, t.Witnesses, t.OtherSuccessors) {
+		if slices.Contains(n.MACs, mac) {
+			return true
+		}
+	}
+	return false
+}
+
 // watchAnsweringSuccessors watches the other successors that have answered for addresses in the round that
 // ends, while the watched node has not.
 func (w *Watcher) watchAnsweringSuccessors() {

@@ -23,6 +23,7 @@ type station struct {
 	mac       string
 	addresses []netip.Addr
 	isDead    bool
+	isGateway bool
 	// dropsEchoes means that a firewall drops echoes.
 	dropsEchoes bool
 	// echoesOneOf is how many echoes come for each that the station answers; 0 if it answers all. echoes counts them.
@@ -119,7 +120,9 @@ func (w *world) round(takes time.Duration) []Address {
 func (w *world) ask(q Question, round uint16) {
 	for _, s := range w.stations {
 		isAsked := slices.Contains(s.addresses, q.Addr) && (q.IsForAll || slices.Contains(q.MACs, s.mac))
-		answer := Answer{Kind: q.Kind, Addr: q.Addr, MAC: s.mac, IsDirectAnswer: q.Kind == Resolve}
+		answer := Answer{
+			Kind: q.Kind, Addr: q.Addr, MAC: s.mac, IsDirectAnswer: q.Kind == Resolve, IsGateway: s.isGateway,
+		}
 		switch {
 		case !isAsked:
 		case q.Kind == Echo && !s.isDead && !s.dropsEchoes && s.answersEcho():
