@@ -32,8 +32,10 @@ var (
 // takeChecks are what a node must pass to be given a Local address.
 var takeChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], offSubnet, notFresh, noEndpointForLocalAddress)
 
-// successorClaimChecks are what a node must pass so that its claim of a Local address counts.
-var successorClaimChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], offSubnet)
+// successorClaimChecks are what a node must pass so that its claim of a Local address counts. A node that is to hand
+// its addresses over, as it is unschedulable or shuts down, has the address all the same: it hands it over once the
+// claim has been adopted, and no client misses it meanwhile.
+var successorClaimChecks = []check{nodeGone, noAgent, outOfService, leaseExpired, offSubnet}
 
 // keepVirtualChecks are what a node must pass to keep a Virtual address, and takeVirtualChecks to be
 // given one. A node whose routes are being withdrawn keeps what it has, and gets nothing new.

@@ -206,7 +206,26 @@ func TestChallenge(t *testing.T) {
 
 		// Which claims count.
 		{
-			name: "a claimer that may not have it", nodes: "a b:excluded c d", claims: []string{"b 2 aged"},
+			name: "a claimer that is to hand its addresses over", nodes: "a b:excluded c d", claims: []string{"b 2 aged"},
+			want: "a 1 Probe contested by b 2 then b 2 then c 3",
+		},
+		{
+			name: "such a claimer of a dead node's address", nodes: "a:expired b:excluded c d", claims: []string{"b 2 aged"},
+			want: adopted,
+		},
+		{
+			name: "before the manager decides", nodes: "a:expired b:excluded c d", claims: []string{"b 2"}, want: same,
+		},
+		{
+			name: "one that watches nobody any more", nodes: "a:expired b:disabled c d", claims: []string{"b 2 aged"},
+			want: adopted,
+		},
+		{
+			name: "another one that is to hand its addresses over", nodes: "a:expired b c:excluded d",
+			claims: []string{"b 2 aged"}, want: "a 1 Probe leaving then b 2, b 2 Takeover",
+		},
+		{
+			name: "a claimer that is out of service", nodes: "a b:out c d", claims: []string{"b 2 aged"},
 			want: "a 1 Probe then c 3 then d 4",
 		},
 		{
@@ -345,6 +364,27 @@ func TestAdoption(t *testing.T) {
 			!strings.Contains(s, ",")
 	}) {
 		t.Errorf("%s: the new holder is not to have further successors by epochs 4 and 5", got)
+	}
+}
+
+// TestAdoptionByCordonedNode follows an address that a node has claimed which is to hand its addresses over: it is
+// that node's at first, and then another one's.
+func TestAdoptionByCordonedNode(t *testing.T) {
+	for _, claimer := range []string{"b:cordoned", "b:excluded", "b:shutdown"} {
+		inputs, addr := challenged(t, "a:expired "+claimer+" c d e", nil, "b 2 aged")
+		result := placement.Place(inputs)
+		adopted := result.Entries["b"][0].AnnouncedAddress
+		realise(&inputs, &result)
+		inputs.Entries = append(inputs.Entries,
+			placement.Entry{Node: "b", Addr: addr, Spec: adopted, ReportedState: v1.StateAnnounced, UnchangedFor: time.Minute})
+		inputs.SuccessorClaims = nil
+		result = placement.Place(inputs)
+		if move := result.Moves[addr]; move.Kind != placement.Handover || move.From != "b" || move.To == "" {
+			t.Errorf("%s: %+v, want a handover from b", claimer, move)
+		}
+		if entries := result.Entries["b"]; len(entries) != 1 || !entries[0].HandingOver {
+			t.Errorf("%s: %+v, want the claimer to keep the address until another node has it", claimer, entries)
+		}
 	}
 }
 

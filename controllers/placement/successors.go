@@ -93,13 +93,23 @@ func (p *placer) remainingSuccessors(h *heldAddress) []v1.Successor {
 }
 
 // withoutUnfitSuccessors returns the successors of an address but those that are not to have the address,
-// whether their agents renew or not: who has claimed the address withdraws it when its epoch is
+// whether their agents renew or not. One whose claim counts stays: it withdraws the address when its epoch is
 // not reserved any more.
 func (p *placer) withoutUnfitSuccessors(successors []v1.Successor, a *Address) []v1.Successor {
 	return slices.DeleteFunc(slices.Clone(successors), func(s v1.Successor) bool {
 		n := p.nodeByName[s.NodeName]
-		return n == nil || n.IsFailoverDisabled || reasonAgainst(n, a, holdChecksWithoutLease) != ""
+		isFit := n != nil && !n.IsFailoverDisabled && reasonAgainst(n, a, holdChecksWithoutLease) == ""
+		return !isFit && !p.hasClaimed(s, a)
 	})
+}
+
+// hasClaimed reports whether a successor has claimed an address, and the claim counts.
+func (p *placer) hasClaimed(s v1.Successor, a *Address) bool {
+	n := p.nodeByName[s.NodeName]
+	return n != nil && reasonAgainst(n, a, successorClaimChecks) == "" &&
+		slices.ContainsFunc(p.claimsByAddress[a.Addr], func(c *SuccessorClaim) bool {
+			return c.Node == s.NodeName && c.Epoch == s.Epoch
+		})
 }
 
 // chooseWatchers returns the nodes that may be successors on a link, by name: those that are
