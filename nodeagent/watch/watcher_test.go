@@ -227,7 +227,8 @@ func TestCutOffWithSomeWitnesses(t *testing.T) {
 				}
 			})
 			w.stations = append(w.stations,
-				&station{mac: node4MAC, addresses: []netip.Addr{node4Addr}}, &station{mac: node5MAC, addresses: []netip.Addr{node5Addr}})
+				&station{mac: node4MAC, addresses: []netip.Addr{node4Addr}},
+				&station{mac: node5MAC, addresses: []netip.Addr{node5Addr}})
 			w.mustClaim(cold)
 			for _, s := range w.stations[1 : 1+c.gone] {
 				s.isDead = true
@@ -254,7 +255,8 @@ func TestWitnessesDie(t *testing.T) {
 			Node{"node4", node4Addr, []string{node4MAC}}, Node{"node5", node5Addr, []string{node5MAC}})
 	})
 	w.stations = append(w.stations,
-		&station{mac: node4MAC, addresses: []netip.Addr{node4Addr}}, &station{mac: node5MAC, addresses: []netip.Addr{node5Addr}})
+		&station{mac: node4MAC, addresses: []netip.Addr{node4Addr}},
+		&station{mac: node5MAC, addresses: []netip.Addr{node5Addr}})
 	w.mustClaim(cold)
 	w.stations[1].isDead, w.stations[2].isDead = true, true
 	for range 2 * cold {
