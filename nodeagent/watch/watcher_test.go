@@ -160,6 +160,21 @@ func TestFewEchoesAreAnswered(t *testing.T) {
 	}
 }
 
+// Echoes alone count again after twenty rounds in a row that brought some.
+func TestSteadyEchoes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustClaim(cold)
+	w.stations[0].dropsEchoes = true
+	w.mustClaim(cold)
+	w.mustBe(ReasonDoubtful)
+	w.stations[0].dropsEchoes = false
+	w.mustClaim(steadyEchoes)
+	w.mustBe(ReasonDoubtful)
+	w.mustClaim(1) // ends the twentieth of them
+	w.mustBe(ReasonWatching)
+}
+
 func TestFabricAnswersForTheDead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
