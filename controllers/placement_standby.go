@@ -20,9 +20,9 @@ type assignmentWrite struct {
 func (r *PlacementReconciler) writeStandbyAnnouncements(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
 ) error {
-	wanted := map[string]*v1.AnnouncementSpec{}
+	wanted, stored := map[string]*v1.AnnouncementSpec{}, storedObjectsByNode(cluster.standbys)
 	for _, plan := range placement.PlanStandbys(*inputs) {
-		maps.Copy(wanted, plan.Announcements())
+		maps.Copy(wanted, plan.Announcements(stored[plan.Watcher]))
 	}
 	return r.writeAssignments(ctx, cluster.standbys, wanted, inputs, result)
 }
@@ -32,11 +32,31 @@ func (r *PlacementReconciler) writeStandbyAnnouncements(
 func (r *PlacementReconciler) writeAskingAnnouncements(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
 ) error {
-	wanted := map[string]*v1.AnnouncementSpec{}
+	wanted, stored := map[string]*v1.AnnouncementSpec{}, storedObjectsByNode(cluster.askings)
 	for _, plan := range placement.PlanAsking(*inputs) {
-		maps.Copy(wanted, plan.Announcements())
+		maps.Copy(wanted, plan.Announcements(stored[plan.Asker]))
 	}
 	return r.writeAssignments(ctx, cluster.askings, wanted, inputs, result)
+}
+
+// storedObjectsByNode describes Announcements with standby or asking to the plans that they are written for.
+func storedObjectsByNode(announcements []v1.Announcement) map[string][]placement.StoredObject {
+	byNode := map[string][]placement.StoredObject{}
+	for i := range announcements {
+		spec, object := &announcements[i].Spec, placement.StoredObject{Name: announcements[i].Name}
+		if spec.Standby != nil {
+			for k := range spec.Standby.Addresses {
+				object.Addresses = append(object.Addresses, spec.Standby.Addresses[k].Address)
+			}
+		}
+		if spec.Asking != nil {
+			for k := range spec.Asking.Addresses {
+				object.Addresses = append(object.Addresses, spec.Asking.Addresses[k].Address)
+			}
+		}
+		byNode[spec.NodeName] = append(byNode[spec.NodeName], object)
+	}
+	return byNode
 }
 
 // writeAssignments writes Announcements that announce nothing, and deletes those that are not wanted.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -159,4 +160,61 @@ func TestWireFailoverGate(t *testing.T) {
 	if on.writes.Load() > 0 {
 		t.Errorf("%d writes although nothing changes and the gate is off", on.writes.Load())
 	}
+}
+
+// TestStandbyAddressesStay has an address come before all others, and go again: what a node is told of the others
+// stays in the objects that say it.
+func TestStandbyAddressesStay(t *testing.T) {
+	const count = 210
+	objects := []client.Object{benchAgent(), benchNode("n1"), benchNode("n2")}
+	for i := range count {
+		objects = append(objects, benchService(
+			fmt.Sprintf("a/s%d", i), fmt.Sprintf("10.1.0.%d", 11+i), "l", v1.PoolTypeLocal,
+		))
+	}
+	b := newBench(t, objects...)
+	b.NamesSuccessors = true
+	settle := func() map[string]string {
+		b.settle(b.PlacementReconciler)
+		all, err := listAllAnnouncements(context.Background(), b.api, benchNamespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		where := map[string]string{}
+		for _, a := range all {
+			for _, address := range standbyAddresses(&a) {
+				where[a.Spec.NodeName+" "+address.Address] = a.Name
+			}
+		}
+		return where
+	}
+	before := settle()
+	first := benchService("a/first", "10.1.0.10", "l", v1.PoolTypeLocal)
+	if err := b.api.Create(context.Background(), first); err != nil {
+		t.Fatal(err)
+	}
+	during := settle()
+	if err := b.api.Delete(context.Background(), first); err != nil {
+		t.Fatal(err)
+	}
+	after := settle()
+	if len(before) != count || len(during) != count+1 {
+		t.Errorf("%d addresses are in standbys, then %d", len(before), len(during))
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("which object has which address (-before +after):\n%s", diff)
+	}
+	for address, name := range before {
+		if during[address] != name {
+			t.Errorf("%s was in %s, and then in %s", address, name, during[address])
+		}
+	}
+}
+
+// standbyAddresses are the addresses that an Announcement with standby names; another one names none.
+func standbyAddresses(a *v1.Announcement) []v1.StandbyAddress {
+	if a.Spec.Standby == nil {
+		return nil
+	}
+	return a.Spec.Standby.Addresses
 }

@@ -21,14 +21,16 @@ type AskingPlan struct {
 	Asking  v1.Asking // with all addresses, sorted
 }
 
-// Announcements returns what each of the objects says that the plan needs, by its name.
-func (p *AskingPlan) Announcements() map[string]*v1.AnnouncementSpec {
+// Announcements returns what each of the objects says that the plan needs, by its name. stored are the objects of the
+// asker as they stand.
+func (p *AskingPlan) Announcements(stored []StoredObject) map[string]*v1.AnnouncementSpec {
 	specOf := func(part []v1.AskedAddress) *v1.AnnouncementSpec {
 		one := p.Asking
 		one.Addresses = part
 		return &v1.AnnouncementSpec{NodeName: p.Asker, Asking: &one}
 	}
-	return distribute(p.Asker, "asking", p.LinkKey, p.Asking.Addresses, specOf)
+	addressOf := func(a *v1.AskedAddress) string { return a.Address }
+	return distributePlan(planName(p.Asker, "asking", p.LinkKey), p.Asking.Addresses, addressOf, stored, specOf)
 }
 
 // PlanAsking decides which nodes ask for which Local addresses: up to v1.MaxAskersPerAddress nodes for each

@@ -106,7 +106,7 @@ func TestPlanAskingKeepsObjects(t *testing.T) {
 	namesOf := func(plans []placement.AskingPlan) map[string]int {
 		names := map[string]int{}
 		for i := range plans {
-			for name, spec := range plans[i].Announcements() {
+			for name, spec := range plans[i].Announcements(nil) {
 				names[plans[i].Asker+" "+name] += len(spec.Asking.Addresses)
 			}
 		}

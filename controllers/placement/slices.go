@@ -22,33 +22,59 @@ const fillTo = 25
 func Slice(
 	owner string, entries []v1.AnnouncedAddress, names []string, nameOfAddress map[string]string,
 ) map[string][]v1.AnnouncedAddress {
-	sliced := map[string][]v1.AnnouncedAddress{owner: {}}
-	var unassigned []v1.AnnouncedAddress
-	for _, e := range entries {
-		name, exists := nameOfAddress[e.Address]
-		if exists && sliced[name] == nil {
-			sliced[name] = make([]v1.AnnouncedAddress, 0, fillTo)
-		}
-		if exists && len(sliced[name]) < v1.MaxAddressesPerAnnouncement {
-			sliced[name] = append(sliced[name], e)
-		} else {
-			unassigned = append(unassigned, e)
-		}
-	}
 	order := append([]string{owner},
 		slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == owner })...)
-	for _, e := range unassigned {
-		for i := 0; ; i++ {
-			if i == len(order) {
-				order = append(order, sliceName(owner, i))
+	sliced := distribution[v1.AnnouncedAddress]{
+		addressOf:     func(e *v1.AnnouncedAddress) string { return e.Address },
+		nameOfAddress: nameOfAddress,
+		fillTo:        fillTo,
+		newName:       func(n int) string { return sliceName(owner, n) },
+	}.distribute(entries, order)
+	if sliced[owner] == nil {
+		sliced[owner] = []v1.AnnouncedAddress{}
+	}
+	return sliced
+}
+
+// distribution says how items, each of one address, are distributed over objects.
+type distribution[T any] struct {
+	addressOf func(*T) string
+	// nameOfAddress says which of the objects has an address now.
+	nameOfAddress map[string]string
+	// fillTo is how many items an object gets before the next one does.
+	fillTo int
+	// newName names a further object when there are n. It may return the name of one that exists.
+	newName func(n int) string
+}
+
+// distribute returns the items of each object: an item stays in the object that has its address now. A new one goes to
+// the first object with room, in the order of names, or to a further object.
+func (d distribution[T]) distribute(items []T, names []string) map[string][]T {
+	distributed := map[string][]T{}
+	var unassigned []T
+	for i := range items {
+		name, exists := d.nameOfAddress[d.addressOf(&items[i])]
+		if exists && distributed[name] == nil {
+			distributed[name] = make([]T, 0, min(d.fillTo, len(items)))
+		}
+		if exists && len(distributed[name]) < v1.MaxAddressesPerAnnouncement {
+			distributed[name] = append(distributed[name], items[i])
+		} else {
+			unassigned = append(unassigned, items[i])
+		}
+	}
+	for i := range unassigned {
+		for k := 0; ; k++ {
+			if k == len(names) {
+				names = append(names, d.newName(k))
 			}
-			if name := order[i]; len(sliced[name]) < fillTo {
-				sliced[name] = append(sliced[name], e)
+			if name := names[k]; len(distributed[name]) < d.fillTo {
+				distributed[name] = append(distributed[name], unassigned[i])
 				break
 			}
 		}
 	}
-	return sliced
+	return distributed
 }
 
 // sliceName names the n-th object of an owner. The hash keeps it apart from the names of

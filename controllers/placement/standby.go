@@ -2,8 +2,6 @@ package placement
 
 import (
 	"cmp"
-	"fmt"
-	"hash/fnv"
 	"maps"
 	"net/netip"
 	"slices"
@@ -32,32 +30,16 @@ type StandbyPlan struct {
 	Standby v1.Standby // with all addresses, sorted
 }
 
-// Announcements returns what each of the objects says that the plan needs, by its name.
-func (p *StandbyPlan) Announcements() map[string]*v1.AnnouncementSpec {
+// Announcements returns what each of the objects says that the plan needs, by its name. stored are the objects of the
+// watcher as they stand.
+func (p *StandbyPlan) Announcements(stored []StoredObject) map[string]*v1.AnnouncementSpec {
 	specOf := func(part []v1.StandbyAddress) *v1.AnnouncementSpec {
 		one := p.Standby
 		one.Addresses = part
 		return &v1.AnnouncementSpec{NodeName: p.Watcher, Standby: &one}
 	}
-	return distribute(p.Watcher, "standby", p.LinkKey, p.Standby.Addresses, specOf)
-}
-
-// distribute distributes the addresses of a node's plan over as many objects as they need, of which specOf
-// makes each, and returns them by name. Names are made of the node, the kind and the key of the plan, and a number;
-// they are never parsed.
-func distribute[A any](
-	node, kind, key string, addresses []A, specOf func(part []A) *v1.AnnouncementSpec,
-) map[string]*v1.AnnouncementSpec {
-	const longestNode = 200
-	prefix := strings.TrimRight(node[:min(len(node), longestNode)], "-.")
-	named, n := map[string]*v1.AnnouncementSpec{}, 0
-	for part := range slices.Chunk(addresses, v1.MaxAddressesPerAnnouncement) {
-		h := fnv.New64a()
-		_, _ = fmt.Fprintf(h, "%s/%s/%d", node, key, n)
-		named[fmt.Sprintf("%s-%s-%016x", prefix, kind, h.Sum64())] = specOf(part)
-		n++
-	}
-	return named
+	addressOf := func(a *v1.StandbyAddress) string { return a.Address }
+	return distributePlan(planName(p.Watcher, "standby", p.LinkKey), p.Standby.Addresses, addressOf, stored, specOf)
 }
 
 // PlanStandbys decides what each node is to do when another one dies: it tells each successor

@@ -191,7 +191,7 @@ func TestStandbyAnnouncements(t *testing.T) {
 	for i := range 250 {
 		plan.Standby.Addresses = append(plan.Standby.Addresses, v1.StandbyAddress{Address: fmt.Sprintf("10.0.0.%d", i)})
 	}
-	named := plan.Announcements()
+	named := plan.Announcements(nil)
 	count := map[string]int{}
 	for name, spec := range named {
 		if len(name) > 253 {
@@ -205,7 +205,7 @@ func TestStandbyAnnouncements(t *testing.T) {
 		t.Errorf("%d objects, %d addresses", len(named), len(count))
 	}
 	plan.LinkKey = "b/eth0/eth0"
-	for name := range plan.Announcements() {
+	for name := range plan.Announcements(nil) {
 		if named[name] != nil {
 			t.Errorf("two watched nodes have %s", name)
 		}
@@ -219,11 +219,12 @@ func TestStandbyNames(t *testing.T) {
 		Standby: v1.Standby{Addresses: make([]v1.StandbyAddress, 2*v1.MaxAddressesPerAnnouncement+50)},
 	}
 	got := map[string]int{}
-	for name, spec := range plan.Announcements() {
+	for name, spec := range plan.Announcements(nil) {
 		got[name] = len(spec.Standby.Addresses)
 	}
 	want := map[string]int{
-		"node1-standby-5425c00d9c8a89bf": 100, "node1-standby-5425bf0d9c8a880c": 100, "node1-standby-5425c20d9c8a8d25": 50,
+		"node1-standby-5425c00d9c8a89bf": 100, "node1-standby-5425c00d9c8a89bf-1": 100,
+		"node1-standby-5425c00d9c8a89bf-2": 50,
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
