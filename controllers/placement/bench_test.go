@@ -3,14 +3,16 @@ package placement_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
 // settled is a cluster in which each of the Local addresses is announced.
-func settled(b *testing.B, nodes, addresses int) placement.Inputs {
+func settled(b testing.TB, nodes, addresses int) placement.Inputs {
 	b.Helper()
 	var inputs placement.Inputs
 	for i := range nodes {
@@ -80,6 +82,60 @@ func BenchmarkPlace(b *testing.B) {
 			for b.Loop() {
 				if r := placement.Place(changed); len(r.Moves) != had {
 					b.Fatalf("%d addresses move, of %d", len(r.Moves), had)
+				}
+			}
+		})
+	}
+}
+
+// settledWithSuccessors is a settled cluster in which each address has two successors, and each node is watched.
+func settledWithSuccessors(b testing.TB, nodes, addresses int) placement.Inputs {
+	b.Helper()
+	inputs := settled(b, nodes, addresses)
+	inputs.NamesSuccessors = true
+	for i := range inputs.Nodes {
+		own := netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)})
+		inputs.Nodes[i].Interfaces[0].Subnets = []netip.Prefix{netip.PrefixFrom(own, 8)}
+		inputs.Nodes[i].Addresses = []netip.Addr{own}
+	}
+	for i := range inputs.Entries {
+		inputs.Entries[i].UnchangedFor = time.Minute
+	}
+	result := placement.Place(inputs)
+	realise(&inputs, &result)
+	for i := range inputs.Entries {
+		if len(inputs.Entries[i].Spec.Successors) != v1.MaxSuccessorsPerAddress {
+			b.Fatalf("%s has %d successors", inputs.Entries[i].Addr, len(inputs.Entries[i].Spec.Successors))
+		}
+	}
+	return inputs
+}
+
+// BenchmarkPlanStandbys is one decision on a whole cluster whose nodes watch each other: who is to have
+// which address, and who watches whom. Nothing is new, or no successors are named yet.
+func BenchmarkPlanStandbys(b *testing.B) {
+	for _, size := range []struct{ nodes, addresses int }{{100, 1000}, {1000, 1000}} {
+		inputs := settledWithSuccessors(b, size.nodes, size.addresses)
+		unnamed := inputs
+		unnamed.Entries = slices.Clone(inputs.Entries)
+		for i := range unnamed.Entries {
+			unnamed.Entries[i].Spec.Successors = nil
+		}
+		name := fmt.Sprintf("%d nodes/%d addresses", size.nodes, size.addresses)
+		b.Run("nothing is new/"+name, func(b *testing.B) {
+			for b.Loop() {
+				if r := placement.Place(inputs); len(r.Moves) != 0 || len(r.Successors) == 0 {
+					b.Fatalf("%d addresses move, and %d nodes have successors", len(r.Moves), len(r.Successors))
+				}
+				if plans := placement.PlanStandbys(inputs); len(plans) < size.nodes {
+					b.Fatalf("%d plans", len(plans))
+				}
+			}
+		})
+		b.Run("all successors are named/"+name, func(b *testing.B) {
+			for b.Loop() {
+				if r := placement.Place(unnamed); len(r.Moves) != 0 || len(r.Successors) == 0 {
+					b.Fatalf("%d addresses move, and %d nodes have successors", len(r.Moves), len(r.Successors))
 				}
 			}
 		})

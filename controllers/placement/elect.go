@@ -80,9 +80,10 @@ func (p *placer) explainNotChosen(a *Address, m Move) string {
 // checksToTake are takeChecks, that what the node reports can be true, and that it has not
 // failed to take the address.
 func (p *placer) checksToTake(a *Address) []check {
+	entries := p.entriesByAddress[a.Addr]
 	return append(takeChecks[:len(takeChecks):len(takeChecks)], p.unconfirmedReport(a.Subnet),
 		func(n *Node, _ *Address) string {
-			for _, e := range p.entriesByAddress[a.Addr] {
+			for _, e := range entries {
 				switch {
 				case e.Node != n.Name || !e.isBarred():
 				case e.step == stepFailed:

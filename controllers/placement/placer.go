@@ -42,6 +42,8 @@ type placer struct {
 	// are nil until asked for.
 	nodesOfSubnet map[netip.Prefix][]*Node
 	subnetLengths []int
+	// witnessesOfSubnet remembers the possibleWitnesses of subnets.
+	witnessesOfSubnet map[netip.Prefix][]*Node
 	// nodeNetworks remembers of subnets whether Node objects have addresses in them.
 	nodeNetworks map[netip.Prefix]bool
 	// hasCordons means that some node hands its addresses over as cordoned. With ignoresCordonsForShared the
@@ -77,6 +79,7 @@ func newPlacerWithoutEntries(inputs Inputs) *placer {
 		localCountOfNode:        map[int]map[string]int{32: {}, 128: {}},
 		localCountOfGroupDomain: map[GroupDomain]int{},
 		held:                    map[holderLink][]*heldAddress{},
+		witnessesOfSubnet:       map[netip.Prefix][]*Node{},
 		nodeNetworks:            map[netip.Prefix]bool{},
 		result: Result{
 			Entries:          map[string][]Placed{},

@@ -114,31 +114,6 @@ func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) Standb
 	}
 }
 
-// chooseWitnesses chooses nodes by which a watcher can tell whether it is cut off itself: the
-// first by a hash among those that are on the link and whose agents are alive.
-func (p *placer) chooseWitnesses(key standbyKey, link *Interface) []v1.StandbyNode {
-	score := func(n *Node) uint64 { return linkScore(n.Name, holderLink{key.watcher, key.watched}) }
-	var witnesses []*Node
-	for _, s := range link.Subnets {
-		for n := range p.nodesInSubnetOf(s.Addr()) {
-			isAlive := n.Liveness != Expired && !n.IsNotReady && !n.IsShuttingDown
-			if n.Name != key.watcher && n.Name != key.watched && isAlive && len(n.ownAddressesOn(link)) > 0 &&
-				!slices.Contains(witnesses, n) {
-				witnesses = append(witnesses, n)
-			}
-		}
-	}
-	slices.SortFunc(witnesses, func(a, b *Node) int {
-		return cmp.Or(cmp.Compare(score(b), score(a)), cmp.Compare(a.Name, b.Name))
-	})
-	var chosen []v1.StandbyNode
-	for _, n := range witnesses[:min(len(witnesses), maxWitnesses)] {
-		chosen = append(chosen, standbyNode(n, link))
-	}
-	slices.SortFunc(chosen, func(a, b v1.StandbyNode) int { return cmp.Compare(a.NodeName, b.NodeName) })
-	return chosen
-}
-
 // standbyNode describes a node as it is reached by an interface of another one.
 func standbyNode(n *Node, link *Interface) v1.StandbyNode {
 	if link == nil { // the other node's facts are unknown

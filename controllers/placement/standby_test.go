@@ -129,6 +129,41 @@ func TestPlanStandbysRows(t *testing.T) {
 	}
 }
 
+// A plan allocates no more memory in a larger cluster: nothing is done with each node for each pair of a watcher and
+// the node that it watches.
+func TestPlansOfLargeClusters(t *testing.T) {
+	allocationsPerPlan := func(nodes int) float64 {
+		inputs := settledWithSuccessors(t, nodes, nodes)
+		plans := 0
+		allocations := testing.AllocsPerRun(1, func() { plans = len(placement.PlanStandbys(inputs)) })
+		return allocations / float64(plans)
+	}
+	if few, many := allocationsPerPlan(20), allocationsPerPlan(200); many > 2*few {
+		t.Errorf("%.0f allocations for each plan with 20 nodes, and %.0f with 200", few, many)
+	}
+}
+
+// A node that watches several has other witnesses for each, and always the same.
+func TestWitnessesAreSpread(t *testing.T) {
+	inputs := held(t, "a b c d e f g h i", 6)
+	for i := range inputs.Entries {
+		inputs.Entries[i].Node = string(rune('a' + i))
+		inputs.Entries[i].Spec.Successors = []v1.Successor{{NodeName: "i", Epoch: 2}}
+	}
+	got := map[string]string{}
+	for _, plan := range placement.PlanStandbys(inputs) {
+		names := ""
+		for _, w := range plan.Standby.Witnesses {
+			names += w.NodeName
+		}
+		got[plan.Standby.Watched.NodeName] = names
+	}
+	want := map[string]string{"a": "bfg", "b": "deg", "c": "abd", "d": "efh", "e": "bch", "f": "abg"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // The watchers of node a ask the address of its Node object first, and not a lower one that other software gave to
 // the node for a while.
 func TestFloatingAddressIsNotWatched(t *testing.T) {

@@ -132,47 +132,65 @@ func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string
 	if isComplete && len(watchers) >= min(len(held), maxWatchers) {
 		return watchers // the addresses are spread as far as they can be
 	}
-	candidates := slices.DeleteFunc(p.watchCandidates(held), func(n *Node) bool { return watchers[n.Name] != nil })
+	lacking := slices.DeleteFunc(slices.Clone(held), func(h *heldAddress) bool { return hasEnoughWatchers(h, watchers) })
+	candidates := p.watchCandidates(link, held, lacking)
+	candidates = slices.DeleteFunc(candidates, func(c watchCandidate) bool { return watchers[c.node.Name] != nil })
 	for len(watchers) < maxWatchers && len(candidates) > 0 {
-		// Of each candidate: how many addresses it may take that have too few watchers.
-		gains := map[string]int{}
-		for _, h := range held {
-			if countPossibleSuccessors(h, watchers) >= v1.MaxSuccessorsPerAddress {
+		for k, h := range lacking {
+			if hasEnoughWatchers(h, watchers) {
 				continue
 			}
-			for _, n := range candidates {
-				if mayBeSuccessor(n, h) {
-					gains[n.Name]++
+			for i := range candidates {
+				if candidates[i].mayTake[k] {
+					candidates[i].gain++
 				}
 			}
 		}
-		best := slices.MaxFunc(candidates, func(x, y *Node) int {
-			return cmp.Or(
-				cmp.Compare(gains[x.Name], gains[y.Name]),
-				cmp.Compare(linkScore(x.Name, link), linkScore(y.Name, link)),
-				cmp.Compare(y.Name, x.Name),
-			)
-		})
+		best := slices.MaxFunc(candidates, watchCandidate.compare).node
 		watchers[best.Name] = best
-		candidates = slices.DeleteFunc(candidates, func(n *Node) bool { return n == best })
+		candidates = slices.DeleteFunc(candidates, func(c watchCandidate) bool { return c.node == best })
+		for i := range candidates {
+			candidates[i].gain = 0
+		}
 	}
 	return watchers
 }
 
-// watchCandidates are the nodes that may be named as successors for any of the addresses.
-// NotReady nodes are only among them if there are no others.
-func (p *placer) watchCandidates(held []*heldAddress) []*Node {
-	isCandidate := map[*Node]bool{}
-	for _, h := range held {
-		for n := range p.nodesInSubnetOf(h.address.Addr) {
-			if !isCandidate[n] {
-				isCandidate[n] = mayBeSuccessor(n, h)
-			}
+// watchCandidate is a node that may be named as a successor for some of the addresses on a link.
+type watchCandidate struct {
+	node  *Node
+	score uint64
+	// mayTake says which of the addresses that lack watchers the node may be named for, and gain is how many of these
+	// lack some still.
+	mayTake []bool
+	gain    int
+}
+
+func (c watchCandidate) compare(other watchCandidate) int {
+	return cmp.Or(
+		cmp.Compare(c.gain, other.gain), cmp.Compare(c.score, other.score), cmp.Compare(other.node.Name, c.node.Name),
+	)
+}
+
+// watchCandidates are the nodes that may be named as successors for any of the addresses. lacking are those of
+// the addresses that have too few watchers. NotReady nodes are only among them if there are no others.
+func (p *placer) watchCandidates(link holderLink, held, lacking []*heldAddress) []watchCandidate {
+	candidates := make([]watchCandidate, 0, len(p.nodes))
+	mayTake := make([]bool, len(p.nodes)*len(lacking))
+	for _, n := range p.nodes {
+		c := watchCandidate{node: n, mayTake: mayTake[:len(lacking)]}
+		mayTake = mayTake[len(lacking):]
+		for k, h := range lacking {
+			c.mayTake[k] = mayBeSuccessor(n, h)
+		}
+		if slices.Contains(c.mayTake, true) ||
+			slices.ContainsFunc(held, func(h *heldAddress) bool { return mayBeSuccessor(n, h) }) {
+			c.score = linkScore(n.Name, link)
+			candidates = append(candidates, c)
 		}
 	}
-	candidates := slices.DeleteFunc(slices.Collect(maps.Keys(isCandidate)), func(n *Node) bool { return !isCandidate[n] })
-	if slices.ContainsFunc(candidates, func(n *Node) bool { return !n.IsNotReady }) {
-		candidates = slices.DeleteFunc(candidates, func(n *Node) bool { return n.IsNotReady })
+	if slices.ContainsFunc(candidates, func(c watchCandidate) bool { return !c.node.IsNotReady }) {
+		candidates = slices.DeleteFunc(candidates, func(c watchCandidate) bool { return c.node.IsNotReady })
 	}
 	return candidates
 }
@@ -207,15 +225,15 @@ func (p *placer) nodesInSubnetOf(a netip.Addr) iter.Seq[*Node] {
 	}
 }
 
-// countPossibleSuccessors counts the watchers that are or may be successors for an address.
-func countPossibleSuccessors(h *heldAddress, watchers map[string]*Node) int {
+// hasEnoughWatchers reports whether as many watchers as an address has successors are, or may be, successors for it.
+func hasEnoughWatchers(h *heldAddress, watchers map[string]*Node) bool {
 	count := 0
 	for _, n := range watchers {
 		if v1.ReservedEpochOf(h.namedSuccessors, n.Name) != 0 || mayBeSuccessor(n, h) {
 			count++
 		}
 	}
-	return count
+	return count >= v1.MaxSuccessorsPerAddress
 }
 
 // mayBeSuccessor reports whether a node may be named as a successor for an address.
@@ -317,10 +335,10 @@ func (p *placer) highestEpoch(a netip.Addr) int64 {
 
 // linkScore is the rendezvous hash of a node that watches, asks or witnesses, and a link.
 func linkScore(node string, link holderLink) uint64 {
-	d := xxhash.New()
-	for _, word := range []string{node, link.holder, link.iface} {
-		_, _ = d.WriteString(word)
-		_, _ = d.Write([]byte{0})
+	var buffer [128]byte // placement asks for many scores: an array for the text is on the stack
+	text := buffer[:0]
+	for _, word := range [...]string{node, link.holder, link.iface} {
+		text = append(append(text, word...), 0)
 	}
-	return d.Sum64()
+	return xxhash.Sum64(text)
 }
