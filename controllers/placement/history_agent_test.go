@@ -139,7 +139,7 @@ func (w *world) sync(m *machine) {
 	if m.seen.announcesShared {
 		m.unsent.revision = placement.HighestRevision(m.seenShared)
 	}
-	if w.rng.IntN(3) > 0 {
+	if w.isSettling || w.rng.IntN(3) > 0 {
 		m.report()
 	}
 }

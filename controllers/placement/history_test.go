@@ -178,7 +178,8 @@ func (w *world) takeStep() {
 }
 
 // settle lets everybody work until nothing changes any more, and checks what became of each
-// address. What is late is decided before: an agent that renews works.
+// address. What is late is decided before: an agent that renews works. No random number is drawn meanwhile, so what
+// happens afterwards does not depend on how many rounds that takes.
 func (w *world) settle() {
 	w.note("settling")
 	w.isSettling = true
