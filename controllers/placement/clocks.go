@@ -24,6 +24,10 @@ const (
 	// answers for are taken over. No traffic is lost meanwhile, and the node may only
 	// have been cut off the API server for a moment.
 	NotReadyPatience = 10 * time.Second
+	// ReplacementPatience is how long the Lease of a successor or of a witness is expired before another node is
+	// named instead: the time to pull an image and to start, as each agent does on an upgrade. To name another node costs
+	// a write and an epoch for each address, and meanwhile the other successor claims.
+	ReplacementPatience = 30 * time.Second
 	// minSuccessorWait is for how long no epochs of addresses of a node are reserved for
 	// further successors after some have claimed addresses of the node, and
 	// maxSuccessorWait the most that this becomes, as it doubles each time: a link that
@@ -51,6 +55,9 @@ type Clocks struct {
 	// notReadySince is since when each Node has been NotReady, as far as this manager has seen:
 	// the clock by which the Node says so is another one.
 	notReadySince map[string]time.Time
+	// expiredSince is since when the Lease of each node has been expired, while those of most nodes were not: a fault
+	// of the API server says nothing of a node.
+	expiredSince map[string]time.Time
 	// withoutAnnouncementSince is since when each node has had no Announcement. Agents
 	// cannot delete one.
 	withoutAnnouncementSince map[string]time.Time
@@ -157,8 +164,9 @@ func (c *Clocks) fillClaims(inputs *Inputs, now time.Time) {
 }
 
 func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
-	freshSince, withoutAnnouncementSince, notReadySince := map[string]time.Time{}, map[string]time.Time{},
-		map[string]time.Time{}
+	freshSince, withoutAnnouncementSince := map[string]time.Time{}, map[string]time.Time{}
+	notReadySince, expiredSince := map[string]time.Time{}, map[string]time.Time{}
+	countsExpiries := !isMassExpiry(inputs.Nodes)
 	for i := range inputs.Nodes {
 		n := &inputs.Nodes[i]
 		if n.IsDeleted {
@@ -168,6 +176,11 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 			notReadySince[n.Name] = sinceOrNow(c.notReadySince, n.Name, now)
 			n.NotReadyFor = now.Sub(notReadySince[n.Name])
 			n.IsNotReadyForLong = n.IsNotReadyForLong || n.NotReadyFor >= NotReadyPatience
+		}
+		if n.Liveness == Expired && countsExpiries {
+			expiredSince[n.Name] = sinceOrNow(c.expiredSince, n.Name, now)
+			n.ExpiredFor = now.Sub(expiredSince[n.Name])
+			n.IsExpiredForLong = n.ExpiredFor >= ReplacementPatience
 		}
 		if n.LacksAnnouncement {
 			since := sinceOrNow(c.withoutAnnouncementSince, n.Name, now)
@@ -180,7 +193,8 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 			n.AreFactsOverdue = now.Sub(since) >= FactsPatience
 		}
 	}
-	c.freshSince, c.withoutAnnouncementSince, c.notReadySince = freshSince, withoutAnnouncementSince, notReadySince
+	c.freshSince, c.withoutAnnouncementSince = freshSince, withoutAnnouncementSince
+	c.notReadySince, c.expiredSince = notReadySince, expiredSince
 }
 
 func sinceOrNow[K comparable](times map[K]time.Time, key K, now time.Time) time.Time {

@@ -50,6 +50,21 @@ const (
 	Fresh
 )
 
+// isMassExpiry reports whether most agents have not renewed their Leases: more likely because of the API server than
+// because of the agents.
+func isMassExpiry(nodes []Node) bool {
+	running, expired := 0, 0
+	for i := range nodes {
+		if n := &nodes[i]; !n.IsDeleted && n.LBNodeAgent != "" && !n.IsOutOfService {
+			running++
+			if n.Liveness == Expired {
+				expired++
+			}
+		}
+	}
+	return 2*expired > running
+}
+
 // Interface is one interface of a node that can hold Local addresses.
 type Interface struct {
 	Name    string
@@ -128,6 +143,10 @@ type Node struct {
 	// does not make an address Local.
 	IsDeleted bool
 	Liveness  Liveness
+	// ExpiredFor is for how long Liveness has been Expired while that of most nodes was not, and IsExpiredForLong that
+	// another node is to be a successor or a witness instead. Clocks sets both.
+	ExpiredFor       time.Duration
+	IsExpiredForLong bool
 	// ProbeTime is how long the node's agent probes for an address before it claims
 	// the address.
 	ProbeTime time.Duration

@@ -40,6 +40,8 @@ func nodes(t *testing.T, s string) []placement.Node {
 			switch f {
 			case "expired":
 				n.Liveness = placement.Expired
+			case "dead":
+				n.Liveness, n.ExpiredFor, n.IsExpiredForLong = placement.Expired, placement.ReplacementPatience, true
 			case "late":
 				n.Liveness = placement.Late
 			case "notready":

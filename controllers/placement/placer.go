@@ -49,8 +49,7 @@ type placer struct {
 	// hasCordons means that some node hands its addresses over as cordoned. With ignoresCordonsForShared the
 	// placer gives such nodes the shared entries all the same.
 	hasCordons, ignoresCordonsForShared bool
-	// isMassExpiry is that most agents have not renewed their Leases: more likely because
-	// of the API server than because of the agents.
+	// isMassExpiry is that most agents have not renewed their Leases.
 	isMassExpiry bool
 	result       Result
 }
@@ -98,7 +97,7 @@ func newPlacerWithoutEntries(inputs Inputs) *placer {
 
 // indexNodes notes which nodes there are, and what depends on each node alone.
 func (p *placer) indexNodes() {
-	running, expired := 0, 0
+	p.isMassExpiry = isMassExpiry(p.inputs.Nodes)
 	for i := range p.inputs.Nodes {
 		n := &p.inputs.Nodes[i]
 		p.nodeByName[n.Name] = n
@@ -111,15 +110,8 @@ func (p *placer) indexNodes() {
 			p.result.Entries[n.Name] = nil
 			p.result.SharedEntries[n.LBNodeAgent] = nil
 			p.result.HeartbeatSeconds[n.Name] = heartbeatSeconds(n, p.inputs.LocalSubnets)
-			if !n.IsOutOfService {
-				running++
-				if n.Liveness == Expired {
-					expired++
-				}
-			}
 		}
 	}
-	p.isMassExpiry = 2*expired > running
 	slices.SortFunc(p.nodes, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
 	p.noteCordons()
 	for _, n := range p.nodes {
@@ -131,6 +123,10 @@ func (p *placer) indexNodes() {
 func (p *placer) noteDeadlinesOf(n *Node) {
 	if n.IsNotReady {
 		p.noteDeadline(NotReadyPatience - n.NotReadyFor)
+	}
+	// Of most nodes Clocks does not count it.
+	if p.inputs.NamesSuccessors && n.LBNodeAgent != "" && n.Liveness == Expired && !p.isMassExpiry {
+		p.noteDeadline(ReplacementPatience - n.ExpiredFor)
 	}
 	// While there are claims of addresses of the node, the wait begins anew each time.
 	if n.SuccessorWait > 0 &&

@@ -83,13 +83,31 @@ func (p *placer) nameSuccessors() {
 	}
 }
 
-// remainingSuccessors returns the named successors that remain: those that pass the checks
-// for holding the address.
+// remainingSuccessors returns the named successors that remain: those that pass the checks for holding the address, and
+// whose Leases have not been expired for long. An agent that restarts, as all do on an upgrade, thus costs no
+// write, and meanwhile the other successor claims. If the Leases of all have expired, and a node may be named instead,
+// none remains.
 func (p *placer) remainingSuccessors(h *heldAddress) []v1.Successor {
-	return slices.DeleteFunc(p.withoutUnfitSuccessors(h.stored.Spec.Successors, h.address), func(s v1.Successor) bool {
-		n := p.nodeByName[s.NodeName]
-		return n == h.holder || n.Liveness == Expired
+	remaining := slices.DeleteFunc(
+		p.withoutUnfitSuccessors(h.stored.Spec.Successors, h.address), func(s v1.Successor) bool {
+			n := p.nodeByName[s.NodeName]
+			return n == h.holder || n.IsExpiredForLong
+		})
+	isAnyAlive := slices.ContainsFunc(remaining, func(s v1.Successor) bool {
+		return p.nodeByName[s.NodeName].Liveness != Expired
 	})
+	if len(remaining) == 0 || isAnyAlive || p.isMassExpiry || p.isTooEarlyForSuccessors(h) {
+		return remaining
+	}
+	if slices.ContainsFunc(p.nodes, func(n *Node) bool { return mayBeSuccessor(n, h) }) {
+		return nil
+	}
+	return remaining
+}
+
+// isTooEarlyForSuccessors reports whether no further epochs are to be reserved for successors of an address yet.
+func (p *placer) isTooEarlyForSuccessors(h *heldAddress) bool {
+	return !p.hasLasted(h.stored.UnchangedFor, successorDelay) || h.holder.SuccessorWait > 0
 }
 
 // withoutUnfitSuccessors returns the successors of an address but those that are not to have the address,
@@ -301,7 +319,7 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 // chosen fill the places.
 func (p *placer) writeSuccessors(h *heldAddress) {
 	e := &p.result.Entries[h.holder.Name][h.entryIndex]
-	isEarly := !p.hasLasted(h.stored.UnchangedFor, successorDelay) || h.holder.SuccessorWait > 0
+	isEarly := p.isTooEarlyForSuccessors(h)
 	highest := p.highestEpoch(h.address.Addr)
 	e.Successors = nil
 	for _, name := range h.chosenByRank {

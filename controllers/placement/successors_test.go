@@ -96,8 +96,29 @@ func TestSuccessors(t *testing.T) {
 			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"b 2, c 3"},
 		},
 		{
-			name: "the second follows the first", nodes: "a b:expired c d",
+			name: "the agent of a named one restarts", nodes: "a b:expired c d",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"b 2, c 3"},
+		},
+		{
+			name: "the second follows the first", nodes: "a b:dead c d",
 			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"},
+		},
+		{
+			name: "one whose agent restarts is not named anew", nodes: "a b:expired c", want: []string{"c 2"},
+		},
+		{
+			name:  "the agents of both restart, and no other node may have the address",
+			nodes: "a b:expired c:expired d:excluded e:excluded",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"b 2, c 3"},
+		},
+		{
+			name: "most agents do not renew", nodes: "a b:expired c:expired d:expired e",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"b 2, c 3"},
+		},
+		{
+			name: "it is too early to name others", nodes: "a b:expired c:expired d",
+			named:  []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
+			change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = 0 }, want: []string{"b 2, c 3"},
 		},
 		{
 			name: "a reserved epoch is not reserved again", nodes: "a b:expired c:expired d",
@@ -329,5 +350,47 @@ func TestSuccessorsDeadline(t *testing.T) {
 				t.Errorf("after %s, naming %t: %s, want %s", unchanged, names, got, want)
 			}
 		}
+	}
+}
+
+// TestSuccessorIsReplacedLate lets the agent of a named successor not renew its Lease: for half a minute nothing is
+// written, as its agent may restart, and then another node is named.
+func TestSuccessorIsReplacedLate(t *testing.T) {
+	addr, now := netip.MustParseAddr("10.0.0.1"), time.Unix(1000, 0)
+	var clocks placement.Clocks
+	for i, step := range []struct {
+		after     time.Duration
+		nodes     string
+		want      string
+		wantsNext time.Duration
+	}{
+		{0, "a b c d", "b 2, c 3", 0},
+		{time.Second, "a b:expired c d", "b 2, c 3", placement.ReplacementPatience},
+		{20 * time.Second, "a b:expired c d", "b 2, c 3", placement.ReplacementPatience - 20*time.Second},
+		{time.Second, "a b c d", "b 2, c 3", 0},
+		{time.Hour, "a b:late c d", "b 2, c 3", 0},
+		{time.Second, "a b:expired c d", "b 2, c 3", placement.ReplacementPatience},
+		{placement.ReplacementPatience - 1, "a b:expired c d", "b 2, c 3", 1},
+		{1, "a b:expired c d", "c 3, d 4", 0},
+		{time.Second, "a b:expired c:expired d:expired", "b 2, c 3", 0}, // most do not renew: that counts for none
+		{time.Hour, "a b:expired c:expired d:expired", "b 2, c 3", 0},
+		{time.Second, "a b:expired c d", "b 2, c 3", placement.ReplacementPatience},
+	} {
+		now = now.Add(step.after)
+		inputs := held(t, step.nodes, 1)
+		inputs.Entries[0].Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}
+		inputs.Entries[0].Spec.HighestEpoch = 3
+		clocks.FillDurations(&inputs, now)
+		inputs.Entries[0].UnchangedFor = time.Minute
+		result := placement.Place(inputs)
+		if got := successorsOf(&result, addr); got != step.want || result.NextDeadline != step.wantsNext {
+			t.Errorf("step %d: %q, and again in %s; want %q, and %s", i, got, result.NextDeadline, step.want, step.wantsNext)
+		}
+	}
+	inputs := held(t, "a b:expired c d", 1)
+	clocks = placement.Clocks{} // of a manager that has just become the leader
+	clocks.FillDurations(&inputs, now)
+	if inputs.Nodes[1].ExpiredFor != 0 || inputs.Nodes[1].IsExpiredForLong {
+		t.Errorf("a new leader counts from %s", inputs.Nodes[1].ExpiredFor)
 	}
 }
