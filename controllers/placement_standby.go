@@ -20,9 +20,9 @@ type assignmentWrite struct {
 func (r *PlacementReconciler) writeStandbyAnnouncements(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
 ) error {
-	wanted, stored := map[string]*v1.AnnouncementSpec{}, storedObjectsByNode(cluster.standbys)
+	wanted := map[string]*v1.AnnouncementSpec{}
 	for _, plan := range placement.PlanStandbys(*inputs) {
-		maps.Copy(wanted, plan.Announcements(stored[plan.Watcher]))
+		maps.Copy(wanted, plan.Announcements(inputs.Standbys[plan.Watcher]))
 	}
 	return r.writeAssignments(ctx, cluster.standbys, wanted, inputs, result)
 }
@@ -45,6 +45,9 @@ func storedObjectsByNode(announcements []v1.Announcement) map[string][]placement
 	for i := range announcements {
 		spec, object := &announcements[i].Spec, placement.StoredObject{Name: announcements[i].Name}
 		if spec.Standby != nil {
+			for k := range spec.Standby.Witnesses {
+				object.Witnesses = append(object.Witnesses, spec.Standby.Witnesses[k].NodeName)
+			}
 			for k := range spec.Standby.Addresses {
 				object.Addresses = append(object.Addresses, spec.Standby.Addresses[k].Address)
 			}

@@ -211,6 +211,55 @@ func TestStandbyAddressesStay(t *testing.T) {
 	}
 }
 
+// TestAgentsRestart has the agents of all nodes but the holder restart, one after the other, each for longer than its
+// Lease lasts: nothing is written. When the agent of a successor stays away, others are named once.
+func TestAgentsRestart(t *testing.T) {
+	names := strings.Fields("n1 n2 n3 n4 n5 n6")
+	objects := []client.Object{benchAgent(), benchService("a/one", "10.1.0.9", "l", v1.PoolTypeLocal)}
+	for _, n := range names {
+		objects = append(objects, benchNode(n))
+	}
+	b := newBench(t, objects...)
+	b.NamesSuccessors = true
+	run := func(seconds int, without ...string) {
+		running := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return slices.Contains(without, n) })
+		for range 2 * seconds {
+			b.now = b.now.Add(500 * time.Millisecond)
+			b.renewLeases(b.PlacementReconciler, running...)
+			b.place(b.PlacementReconciler)
+			b.report(running...)
+		}
+	}
+	run(5)
+	_, named := b.specs(false)
+	if len(named) != 2 {
+		t.Fatalf("the successors are %v", named)
+	}
+	words := strings.Fields(named[0])
+	holder, successor := strings.TrimSuffix(words[2], ":"), words[3]
+	b.writes.Store(0)
+	for _, n := range names {
+		if n != holder {
+			run(10, n)
+			run(2)
+		}
+	}
+	if b.writes.Load() > 0 {
+		t.Errorf("%d writes while agents restart", b.writes.Load())
+	}
+	run(40, successor)
+	_, replaced := b.specs(false)
+	if len(replaced) != 2 || strings.Contains(strings.Join(replaced, "\n"), ": "+successor+" ") {
+		t.Errorf("without %s the successors are %v", successor, replaced)
+	}
+	b.writes.Store(0)
+	run(5, successor)
+	run(5)
+	if _, after := b.specs(false); b.writes.Load() > 0 {
+		t.Errorf("%d writes when it is back; the successors are %v, and were %v", b.writes.Load(), after, replaced)
+	}
+}
+
 // standbyAddresses are the addresses that an Announcement with standby names; another one names none.
 func standbyAddresses(a *v1.Announcement) []v1.StandbyAddress {
 	if a.Spec.Standby == nil {

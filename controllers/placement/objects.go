@@ -14,6 +14,13 @@ import (
 type StoredObject struct {
 	Name      string
 	Addresses []string
+	// Witnesses are the names of the nodes that a standby names as witnesses.
+	Witnesses []string
+}
+
+// isOf reports whether the object is of the plan whose first object has a name.
+func (o *StoredObject) isOf(first string) bool {
+	return o.Name == first || strings.HasPrefix(o.Name, first+"-")
 }
 
 // planName names the first object of a node's plan. It is made of the node, the kind and the key of the plan. Names
@@ -37,8 +44,8 @@ func distributePlan[A any](
 	nameOfAddress := map[string]string{}
 	for i := range stored {
 		name := stored[i].Name
-		if name != first && !strings.HasPrefix(name, first+"-") {
-			continue // of another plan
+		if !stored[i].isOf(first) {
+			continue
 		}
 		names = append(names, name)
 		for _, a := range stored[i].Addresses {

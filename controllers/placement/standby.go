@@ -39,8 +39,11 @@ func (p *StandbyPlan) Announcements(stored []StoredObject) map[string]*v1.Announ
 		return &v1.AnnouncementSpec{NodeName: p.Watcher, Standby: &one}
 	}
 	addressOf := func(a *v1.StandbyAddress) string { return a.Address }
-	return distributePlan(planName(p.Watcher, "standby", p.LinkKey), p.Standby.Addresses, addressOf, stored, specOf)
+	return distributePlan(standbyName(p.Watcher, p.LinkKey), p.Standby.Addresses, addressOf, stored, specOf)
 }
+
+// standbyName names the first object of a StandbyPlan.
+func standbyName(watcher, linkKey string) string { return planName(watcher, "standby", linkKey) }
 
 // PlanStandbys decides what each node is to do when another one dies: it tells each successor
 // what the stored entries of holders name it for. What they do not name yet is told later; so
@@ -90,9 +93,12 @@ func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) Standb
 	slices.SortFunc(entries, func(a, b v1.StandbyAddress) int { return cmp.Compare(a.Address, b.Address) })
 	watcher, watched := p.nodeByName[key.watcher], p.nodeByName[key.watched]
 	link := watcher.interfaceNamed(key.iface)
+	linkKey := strings.Join([]string{key.watched, key.watchedInterface, key.iface}, "/")
 	standby := v1.Standby{
 		Watched: standbyNode(watched, link), Interface: v1.InterfaceName(key.iface), Addresses: entries,
-		Witnesses: p.chooseWitnesses(key, link),
+	}
+	for _, n := range p.chooseWitnesses(key, link, p.storedWitnesses(key.watcher, standbyName(key.watcher, linkKey))) {
+		standby.Witnesses = append(standby.Witnesses, standbyNode(n, link))
 	}
 	var others []string
 	for i := range entries {
@@ -108,10 +114,7 @@ func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) Standb
 			standby.OtherSuccessors = append(standby.OtherSuccessors, standbyNode(n, link))
 		}
 	}
-	return StandbyPlan{
-		Watcher: key.watcher, LinkKey: strings.Join([]string{key.watched, key.watchedInterface, key.iface}, "/"),
-		Standby: standby,
-	}
+	return StandbyPlan{Watcher: key.watcher, LinkKey: linkKey, Standby: standby}
 }
 
 // standbyNode describes a node as it is reached by an interface of another one.

@@ -164,6 +164,99 @@ func TestWitnessesAreSpread(t *testing.T) {
 	}
 }
 
+// witnessesOf are the names of the witnesses of the one watcher there is.
+func witnessesOf(t *testing.T, inputs placement.Inputs) string {
+	t.Helper()
+	plans := placement.PlanStandbys(inputs)
+	if len(plans) != 1 {
+		t.Fatalf("%d plans", len(plans))
+	}
+	names := ""
+	for _, w := range plans[0].Standby.Witnesses {
+		names += w.NodeName
+	}
+	return names
+}
+
+// storeStandbys stores what PlanStandbys decides.
+func storeStandbys(inputs *placement.Inputs) {
+	stored := map[string][]placement.StoredObject{}
+	for _, plan := range placement.PlanStandbys(*inputs) {
+		for name, spec := range plan.Announcements(inputs.Standbys[plan.Watcher]) {
+			object := placement.StoredObject{Name: name}
+			for _, w := range spec.Standby.Witnesses {
+				object.Witnesses = append(object.Witnesses, w.NodeName)
+			}
+			for _, a := range spec.Standby.Addresses {
+				object.Addresses = append(object.Addresses, a.Address)
+			}
+			stored[plan.Watcher] = append(stored[plan.Watcher], object)
+		}
+	}
+	inputs.Standbys = stored
+}
+
+// TestWitnessesRemain has something happen to a witness that stored objects name.
+func TestWitnessesRemain(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		change  func(*placement.Node)
+		remains bool
+	}{
+		{"its agent restarts", func(n *placement.Node) { n.Liveness = placement.Expired }, true},
+		{"its agent is late", func(n *placement.Node) { n.Liveness = placement.Late }, true},
+		{"its Lease has been expired for long", func(n *placement.Node) {
+			n.Liveness, n.IsExpiredForLong = placement.Expired, true
+		}, false},
+		{"it is NotReady", func(n *placement.Node) { n.IsNotReady = true }, true},
+		{"it has been NotReady for long", func(n *placement.Node) { n.IsNotReady, n.IsNotReadyForLong = true, true }, false},
+		{"it shuts down", func(n *placement.Node) { n.IsShuttingDown = true }, false},
+		{"it is deleted", func(n *placement.Node) { n.IsDeleted = true }, false},
+		{"it has left the link", func(n *placement.Node) { n.Interfaces = nil }, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inputs := held(t, "a b c d e f", 1)
+			inputs.Entries[0].Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}}
+			before := witnessesOf(t, inputs)
+			storeStandbys(&inputs)
+			witness := &inputs.Nodes[before[0]-'a']
+			healthy := *witness
+			row.change(witness)
+			during := witnessesOf(t, inputs)
+			if len(before) != 3 || len(during) != 3 || (during == before) != row.remains {
+				t.Errorf("the witnesses were %s, and are %s", before, during)
+			}
+			storeStandbys(&inputs)
+			*witness = healthy
+			if after := witnessesOf(t, inputs); after != during {
+				t.Errorf("the witnesses were %s and %s, and are %s when %s is back", before, during, after, witness.Name)
+			}
+			inputs.Standbys = nil
+			if row.change(witness); witness.Liveness == placement.Expired && witnessesOf(t, inputs) == before {
+				t.Errorf("%s becomes a witness", witness.Name)
+			}
+		})
+	}
+}
+
+// A node that could be a witness and comes later replaces none. Objects of other plans say nothing of this one.
+func TestWitnessesOfStoredPlan(t *testing.T) {
+	inputs := held(t, "a b c d e f g h i j k l m n", 1)
+	inputs.Entries[0].Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}}
+	all, best := inputs.Nodes, witnessesOf(t, inputs)
+	inputs.Nodes = slices.DeleteFunc(slices.Clone(all), func(n placement.Node) bool { return n.Name == best[:1] })
+	before := witnessesOf(t, inputs)
+	storeStandbys(&inputs)
+	inputs.Nodes = all
+	if after := witnessesOf(t, inputs); after != before || after == best {
+		t.Errorf("the witnesses were %s, and are %s; without those %s", before, after, best)
+	}
+	inputs.Standbys["b"][0].Name = "b-standby-0123456789abcdef"
+	if other := witnessesOf(t, inputs); other != best {
+		t.Errorf("beside another plan's object the witnesses are %s, want %s", other, best)
+	}
+}
+
 // The watchers of node a ask the address of its Node object first, and not a lower one that other software gave to
 // the node for a while.
 func TestFloatingAddressIsNotWatched(t *testing.T) {
