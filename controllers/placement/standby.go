@@ -53,7 +53,7 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 		return nil
 	}
 	p := newPlacer(inputs)
-	addresses := map[standbyKey][]v1.StandbyAddress{}
+	addresses, topologyKeys := map[standbyKey][]v1.StandbyAddress{}, map[standbyKey]string{}
 	for i := range inputs.Addresses {
 		a := &inputs.Addresses[i]
 		e := p.holderOrReservingEntry(a)
@@ -72,6 +72,9 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 			}
 			if link := n.interfaceFor(a.Addr); link != nil {
 				key := standbyKey{n.Name, holder.Name, on.Name, link.Name}
+				if a.Preference != nil { // of several groups that spread their addresses one counts, always the same
+					topologyKeys[key] = max(a.Preference.TopologyKey, topologyKeys[key])
+				}
 				addresses[key] = append(addresses[key], v1.StandbyAddress{
 					Address: e.Spec.Address, ServiceGroup: e.Spec.ServiceGroup, Epoch: e.Spec.Epoch, Successors: e.Spec.Successors,
 				})
@@ -80,7 +83,7 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 	}
 	plans := make([]StandbyPlan, 0, len(addresses))
 	for key, entries := range addresses {
-		plans = append(plans, p.planStandby(key, entries))
+		plans = append(plans, p.planStandby(key, entries, topologyKeys[key]))
 	}
 	slices.SortFunc(plans, func(a, b StandbyPlan) int {
 		return cmp.Or(cmp.Compare(a.Watcher, b.Watcher), cmp.Compare(a.LinkKey, b.LinkKey))
@@ -88,8 +91,8 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 	return plans
 }
 
-// planStandby describes the nodes on the link to a watcher.
-func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) StandbyPlan {
+// planStandby describes the nodes on the link to a watcher. topologyKey is the label over which addresses are spread.
+func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress, topologyKey string) StandbyPlan {
 	slices.SortFunc(entries, func(a, b v1.StandbyAddress) int { return cmp.Compare(a.Address, b.Address) })
 	watcher, watched := p.nodeByName[key.watcher], p.nodeByName[key.watched]
 	link := watcher.interfaceNamed(key.iface)
@@ -97,7 +100,9 @@ func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) Standb
 	standby := v1.Standby{
 		Watched: standbyNode(watched, link), Interface: v1.InterfaceName(key.iface), Addresses: entries,
 	}
-	for _, n := range p.chooseWitnesses(key, link, p.storedWitnesses(key.watcher, standbyName(key.watcher, linkKey))) {
+	for _, n := range p.chooseWitnesses(
+		key, link, p.storedWitnesses(key.watcher, standbyName(key.watcher, linkKey)), topologyKey,
+	) {
 		standby.Witnesses = append(standby.Witnesses, standbyNode(n, link))
 	}
 	var others []string

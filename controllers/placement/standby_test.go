@@ -239,6 +239,45 @@ func TestWitnessesRemain(t *testing.T) {
 	}
 }
 
+// TestWitnessesOfDomains spreads the witnesses of an address over the values of the label over which its group spreads
+// addresses: of those in one rack none is left when that is cut off.
+func TestWitnessesOfDomains(t *testing.T) {
+	for _, row := range []struct {
+		racks, current string
+		want           []int // witnesses in rack 1, 2 and 3
+	}{
+		{"c=rack/1 d=rack/1 e=rack/1 f=rack/1 g=rack/2 h=rack/3", "", []int{1, 1, 1}},
+		{"c=rack/1 d=rack/1 e=rack/1 f=rack/1 g=rack/1 h=rack/3", "", []int{2, 0, 1}},
+		{"c=rack/1 d=rack/1 e=rack/1 f=rack/1 g=rack/1 h=rack/1", "", []int{3, 0, 0}},
+		{"c=rack/1 d=rack/1 e=rack/1 f=rack/1 g=rack/2 h=rack/3", "cd", []int{2, 1, 0}}, // these two remain
+		{"c=rack/1 d=rack/1 e=rack/1 f=rack/1 g=rack/2 h=rack/3", "cdf", []int{3, 0, 0}},
+	} {
+		inputs := held(t, "a b c d e f g h", 1)
+		inputs.Entries[0].Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}}
+		labelNodes(&inputs, row.racks)
+		preferring(t, &inputs, "", "rack")
+		if row.current != "" {
+			storeStandbys(&inputs)
+			inputs.Standbys["b"][0].Witnesses = strings.Split(row.current, "")
+		}
+		names, got := witnessesOf(t, inputs), []int{0, 0, 0}
+		for _, n := range names {
+			for rack := range got {
+				if inputs.Nodes[n-'a'].Labels["rack"] == fmt.Sprint(rack+1) {
+					got[rack]++
+				}
+			}
+		}
+		isKept := strings.HasPrefix(names, row.current)
+		if row.current == "cd" { // and one of g and h
+			got[1], got[2] = got[1]+got[2], 0
+		}
+		if !slices.Equal(got, row.want) || !isKept {
+			t.Errorf("%s, before %q: the witnesses are %s, by racks %v, want %v", row.racks, row.current, names, got, row.want)
+		}
+	}
+}
+
 // A node that could be a witness and comes later replaces none. Objects of other plans say nothing of this one.
 func TestWitnessesOfStoredPlan(t *testing.T) {
 	inputs := held(t, "a b c d e f g h i j k l m n", 1)

@@ -2,17 +2,20 @@ package placement
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/purelb/purelb-operator/internal/order"
 )
 
-// scoredWitness is a node that may be a witness, with its rendezvous hash. isCurrent means that it is one already.
+// scoredWitness is a node that may be a witness, with its rendezvous hash and its domain: the value of the label over
+// which addresses are spread. isCurrent means that it is one already.
 type scoredWitness struct {
 	node      *Node
 	isCurrent bool
 	score     uint64
+	domain    string
 }
 
 // compare orders nodes by preference: those that are witnesses already, and then those of the highest scores.
@@ -25,36 +28,56 @@ func (w scoredWitness) compare(other scoredWitness) int {
 
 // chooseWitnesses chooses nodes by which a watcher can tell whether it is cut off itself, sorted by name: current are
 // its witnesses until now, which remain if they may. The others are the first by a hash among the nodes that are on
-// the link and whose agents are alive.
-func (p *placer) chooseWitnesses(key standbyKey, link *Interface, current []string) []*Node {
-	var best []scoredWitness
+// the link and whose agents are alive, of as many values of the label topologyKey as there are: what is cut off
+// together, such as a rack, has few of them.
+func (p *placer) chooseWitnesses(key standbyKey, link *Interface, current []string, topologyKey string) []*Node {
+	bestOfDomain := map[string][]scoredWitness{}
 	consider := func(n *Node) {
 		w := scoredWitness{
-			n, slices.Contains(current, n.Name), linkScore(n.Name, holderLink{key.watcher, key.watched}),
+			n, slices.Contains(current, n.Name), linkScore(n.Name, holderLink{key.watcher, key.watched}), n.Labels[topologyKey],
 		}
+		best := bestOfDomain[w.domain]
 		at, isAmong := slices.BinarySearchFunc(best, w, scoredWitness.compare)
 		if at < maxWitnesses && !isAmong && n.Name != key.watcher && n.Name != key.watched && n.hasSubnetOf(link) {
 			best = slices.Insert(best, at, w)
-			best = best[:min(len(best), maxWitnesses)]
+			bestOfDomain[w.domain] = best[:min(len(best), maxWitnesses)]
 		}
 	}
+	remaining := 0
 	for _, name := range current {
 		if n := p.nodeByName[name]; n != nil && n.mayRemainWitness() && n.hasOwnAddressOn(link) {
 			consider(n)
+			remaining++
 		}
 	}
-	if len(best) < maxWitnesses {
+	if remaining < maxWitnesses {
 		for _, subnet := range link.Subnets {
 			for _, n := range p.possibleWitnesses(subnet.Masked()) {
 				consider(n)
 			}
 		}
 	}
-	chosen := make([]*Node, 0, len(best))
-	for _, w := range best {
-		chosen = append(chosen, w.node)
-	}
+	chosen := spreadWitnesses(slices.Concat(slices.Collect(maps.Values(bestOfDomain))...))
 	slices.SortFunc(chosen, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
+	return chosen
+}
+
+// spreadWitnesses chooses up to maxWitnesses nodes: those that are witnesses already, and then one of the domain that
+// has the fewest, again and again.
+func spreadWitnesses(candidates []scoredWitness) []*Node {
+	var chosen []*Node
+	countByDomain := map[string]int{}
+	for len(chosen) < maxWitnesses && len(candidates) > 0 {
+		next := slices.MinFunc(candidates, func(x, y scoredWitness) int {
+			return cmp.Or(
+				order.TrueFirst(x.isCurrent, y.isCurrent),
+				cmp.Compare(countByDomain[x.domain], countByDomain[y.domain]), x.compare(y),
+			)
+		})
+		chosen = append(chosen, next.node)
+		countByDomain[next.domain]++
+		candidates = slices.DeleteFunc(candidates, func(w scoredWitness) bool { return w.node == next.node })
+	}
 	return chosen
 }
 
