@@ -124,7 +124,7 @@ func (p *placer) noteDeadlinesOf(n *Node) {
 	if n.IsNotReady {
 		p.noteDeadline(NotReadyPatience - n.NotReadyFor)
 	}
-	// Of most nodes Clocks does not count it.
+	// While most Leases have expired, Clocks does not count for how long they have.
 	if p.inputs.NamesSuccessors && n.LBNodeAgent != "" && n.Liveness == Expired && !p.isMassExpiry {
 		p.noteDeadline(ReplacementPatience - n.ExpiredFor)
 	}

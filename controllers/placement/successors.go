@@ -35,6 +35,8 @@ type heldAddress struct {
 	// namedSuccessors are the successors that the stored entry names and that remain, first rank
 	// first.
 	namedSuccessors []v1.Successor
+	// lacksFreshSuccessor means that watchers are to be found that may be named instead of all namedSuccessors.
+	lacksFreshSuccessor bool
 	// chosenByRank are the nodes of the successors, by rank; empty where there is none.
 	chosenByRank [v1.MaxSuccessorsPerAddress]string
 	// checks are what a node must pass to be named.
@@ -72,8 +74,14 @@ func (p *placer) nameSuccessors() {
 		held := p.held[link]
 		for _, h := range held {
 			h.namedSuccessors = p.remainingSuccessors(h)
+			h.lacksFreshSuccessor = p.lacksFreshSuccessor(h)
 		}
 		watchers := p.chooseWatchers(link, held)
+		for _, h := range held {
+			if h.lacksFreshSuccessor && mayAnyBeNamed(h, watchers) {
+				h.namedSuccessors = nil
+			}
+		}
 		for rank := range v1.MaxSuccessorsPerAddress {
 			chooseSuccessorsOfRank(rank, held, watchers)
 		}
@@ -85,24 +93,26 @@ func (p *placer) nameSuccessors() {
 
 // remainingSuccessors returns the named successors that remain: those that pass the checks for holding the address, and
 // whose Leases have not been expired for long. An agent that restarts, as all do on an upgrade, thus costs no
-// write, and meanwhile the other successor claims. If the Leases of all have expired, and a node may be named instead,
-// none remains.
+// write, and meanwhile the other successor claims.
 func (p *placer) remainingSuccessors(h *heldAddress) []v1.Successor {
-	remaining := slices.DeleteFunc(
-		p.withoutUnfitSuccessors(h.stored.Spec.Successors, h.address), func(s v1.Successor) bool {
-			n := p.nodeByName[s.NodeName]
-			return n == h.holder || n.IsExpiredForLong
-		})
-	isAnyAlive := slices.ContainsFunc(remaining, func(s v1.Successor) bool {
-		return p.nodeByName[s.NodeName].Liveness != Expired
+	return slices.DeleteFunc(p.withoutUnfitSuccessors(h.stored.Spec.Successors, h.address), func(s v1.Successor) bool {
+		n := p.nodeByName[s.NodeName]
+		return n == h.holder || n.IsExpiredForLong
 	})
-	if len(remaining) == 0 || isAnyAlive || p.isMassExpiry || p.isTooEarlyForSuccessors(h) {
-		return remaining
-	}
-	if slices.ContainsFunc(p.nodes, func(n *Node) bool { return mayBeSuccessor(n, h) }) {
-		return nil
-	}
-	return remaining
+}
+
+// lacksFreshSuccessor reports whether the Leases of all named successors have expired, so that others are to be named
+// if there are any.
+func (p *placer) lacksFreshSuccessor(h *heldAddress) bool {
+	return !p.isMassExpiry && !p.isTooEarlyForSuccessors(h) && len(h.namedSuccessors) > 0 &&
+		!slices.ContainsFunc(h.namedSuccessors, func(s v1.Successor) bool {
+			return p.nodeByName[s.NodeName].Liveness != Expired
+		})
+}
+
+// mayAnyBeNamed reports whether one of the watchers may be named as a successor for an address.
+func mayAnyBeNamed(h *heldAddress, watchers map[string]*Node) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(watchers)), func(n *Node) bool { return mayBeSuccessor(n, h) })
 }
 
 // isTooEarlyForSuccessors reports whether no further epochs are to be reserved for successors of an address yet.
@@ -136,7 +146,7 @@ func (p *placer) hasClaimed(s v1.Successor, a *Address) bool {
 func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string]*Node {
 	watchers, mentions, isComplete := map[string]*Node{}, map[string]int{}, true
 	for _, h := range held {
-		isComplete = isComplete && len(h.namedSuccessors) == v1.MaxSuccessorsPerAddress
+		isComplete = isComplete && len(h.namedSuccessors) == v1.MaxSuccessorsPerAddress && !h.lacksFreshSuccessor
 		for _, s := range h.namedSuccessors {
 			mentions[s.NodeName]++
 		}
@@ -247,7 +257,8 @@ func (p *placer) nodesInSubnetOf(a netip.Addr) iter.Seq[*Node] {
 func hasEnoughWatchers(h *heldAddress, watchers map[string]*Node) bool {
 	count := 0
 	for _, n := range watchers {
-		if v1.ReservedEpochOf(h.namedSuccessors, n.Name) != 0 || mayBeSuccessor(n, h) {
+		isNamed := v1.ReservedEpochOf(h.namedSuccessors, n.Name) != 0
+		if isNamed && !h.lacksFreshSuccessor || mayBeSuccessor(n, h) {
 			count++
 		}
 	}
@@ -257,6 +268,14 @@ func hasEnoughWatchers(h *heldAddress, watchers map[string]*Node) bool {
 // mayBeSuccessor reports whether a node may be named as a successor for an address.
 func mayBeSuccessor(n *Node, h *heldAddress) bool {
 	return n != h.holder && !n.IsFailoverDisabled && reasonAgainst(n, h.address, h.checks) == ""
+}
+
+// mayBeSuccessorOnceFresh reports so of a node whose agent renews its Lease as soon as it does: the ranks of the other
+// nodes are the same while an agent restarts.
+func mayBeSuccessorOnceFresh(n *Node, h *heldAddress) bool {
+	fresh := *n
+	fresh.Liveness = Fresh
+	return n != h.holder && mayBeSuccessor(&fresh, h)
 }
 
 // chooseSuccessorsOfRank chooses the successors of one rank. A named one remains, be it of another rank
@@ -272,16 +291,16 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 		count[name]++
 	}
 	isChosen := func(h *heldAddress, name string) bool { return slices.Contains(h.chosenByRank[:rank], name) }
-	takersOf := func(h *heldAddress) (takers []string) {
+	takersOf := func(h *heldAddress, mayTake func(*Node, *heldAddress) bool) (takers []string) {
 		for name, n := range watchers {
-			if !isChosen(h, name) && (v1.ReservedEpochOf(h.namedSuccessors, name) != 0 || mayBeSuccessor(n, h)) {
+			if !isChosen(h, name) && (v1.ReservedEpochOf(h.namedSuccessors, name) != 0 || mayTake(n, h)) {
 				takers = append(takers, name)
 			}
 		}
 		return takers
 	}
 	isPreferredToAll := func(h *heldAddress, name string) bool {
-		return !slices.ContainsFunc(takersOf(h), func(other string) bool {
+		return !slices.ContainsFunc(takersOf(h, mayBeSuccessorOnceFresh), func(other string) bool {
 			return other != name && h.address.WeightOf(watchers[other]) >= h.address.WeightOf(watchers[name])
 		})
 	}
@@ -298,7 +317,7 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 		if h.chosenByRank[rank] != "" {
 			continue
 		}
-		takers := takersOf(h)
+		takers := takersOf(h, mayBeSuccessor)
 		if len(takers) == 0 {
 			continue
 		}

@@ -2,6 +2,7 @@ package placement_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -119,6 +121,13 @@ func TestSuccessors(t *testing.T) {
 			name: "it is too early to name others", nodes: "a b:expired c:expired d",
 			named:  []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
 			change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = 0 }, want: []string{"b 2, c 3"},
+		},
+		{
+			name: "the agents of both restart, and others are named", nodes: "a b:expired c:expired d e f g",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
+			change: func(f *placement.Inputs) { // of the others two may have the address
+				f.Addresses[0].ServingNodes = map[string]bool{"a": true, "b": true, "c": true, "e": true, "g": true}
+			}, want: []string{"e 4, g 5", "g 4, e 5"},
 		},
 		{
 			name: "a reserved epoch is not reserved again", nodes: "a b:expired c:expired d",
@@ -392,5 +401,53 @@ func TestSuccessorIsReplacedLate(t *testing.T) {
 	clocks.FillDurations(&inputs, now)
 	if inputs.Nodes[1].ExpiredFor != 0 || inputs.Nodes[1].IsExpiredForLong {
 		t.Errorf("a new leader counts from %s", inputs.Nodes[1].ExpiredFor)
+	}
+}
+
+// TestAgentRestartChangesNoSuccessor has the Lease of one node expire after the other, in clusters of all kinds: all
+// addresses keep the successors that they have.
+func TestAgentRestartChangesNoSuccessor(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		inputs := held(t, strings.Join(strings.Split("abcdefghijkl"[:3+rng.IntN(10)], ""), " "), 1+rng.IntN(40))
+		preference := &placement.Preference{Nodes: []placement.PreferredNodes{
+			{Weight: 1, Selector: labels.SelectorFromSet(labels.Set{"tier": "1"})},
+		}}
+		for i := range inputs.Nodes {
+			inputs.Nodes[i].Labels = map[string]string{"tier": fmt.Sprint(rng.IntN(3))}
+		}
+		for i := range inputs.Addresses {
+			a := &inputs.Addresses[i]
+			if rng.IntN(2) == 0 {
+				a.Preference = preference
+			}
+			if rng.IntN(3) == 0 {
+				a.ServingNodes = map[string]bool{"a": true}
+				for range 3 {
+					a.ServingNodes[inputs.Nodes[rng.IntN(len(inputs.Nodes))].Name] = true
+				}
+			}
+		}
+		for range 3 {
+			result := placement.Place(inputs)
+			realise(&inputs, &result)
+		}
+		before := slices.Clone(inputs.Entries)
+		for i := range inputs.Nodes[1:] {
+			n := &inputs.Nodes[i+1]
+			n.Liveness = []placement.Liveness{placement.Expired, placement.Late}[rng.IntN(2)]
+			result := placement.Place(inputs)
+			n.Liveness = placement.Fresh
+			for k := range before {
+				e := &before[k]
+				placed := result.Entries["a"][slices.IndexFunc(
+					result.Entries["a"], func(p placement.Placed) bool { return p.Addr == e.Addr },
+				)]
+				if !slices.Equal(e.Spec.Successors, placed.Successors) {
+					t.Errorf("seed %d: while %s does not renew, %s has %v, and had %v",
+						seed, n.Name, e.Addr, placed.Successors, e.Spec.Successors)
+				}
+			}
+		}
 	}
 }
