@@ -12,11 +12,10 @@ import (
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
-// pausedLeader is the inputs of a decision, and of which generations the Announcements were
-// that they were read from.
+// pausedLeader is the inputs of a decision, and the Announcements that they were read from, by node.
 type pausedLeader struct {
-	inputs      placement.Inputs
-	generations map[string]int
+	inputs placement.Inputs
+	read   map[string]announcement
 }
 
 // sharedChange is a CommonAnnouncement that was written or, if spec is nil, deleted.
@@ -47,7 +46,7 @@ func (w *world) place() bool {
 			}
 		}
 	}
-	changed = w.write(&inputs, &result, w.generations()) || changed
+	changed = w.write(&inputs, &result, w.announcements()) || changed
 	return w.writeStandbys(inputs) || changed
 }
 
@@ -122,39 +121,47 @@ func shuffle[T any](rng *rand.Rand, s []T) []T {
 	return s
 }
 
-func (w *world) generations() map[string]int {
-	all := map[string]int{}
+// announcements are the Announcements as they stand, by node.
+func (w *world) announcements() map[string]announcement {
+	all := map[string]announcement{}
 	for _, m := range w.machines {
-		all[m.Name] = m.stored.generation
+		all[m.Name] = m.stored
 	}
 	return all
 }
 
-// write makes the Announcements as decided from those of some generations, as
+// write makes the Announcements as decided from those that were read, as
 // controllers/placement_write.go does: first those that have entries for contested claims, without
-// the claims; where one is not as it was read, its addresses are given to no other node. write
+// the claims; where one is to change that is not as it was read, its addresses are given to no other node. write
 // reports whether anything was written.
-func (w *world) write(inputs *placement.Inputs, result *placement.Result, generations map[string]int) (changed bool) {
+func (w *world) write(
+	inputs *placement.Inputs, result *placement.Result, read map[string]announcement,
+) (changed bool) {
 	claims, blocked := placement.ReassignedAddresses(inputs, result), map[netip.Addr]bool{}
 	isKnown := func(m *machine) bool {
 		return slices.ContainsFunc(inputs.Nodes, func(n placement.Node) bool { return n.Name == m.Name })
 	}
 	for _, first := range []bool{true, false} {
 		for _, m := range w.machines {
-			stored := slices.Collect(maps.Values(m.stored.entries))
-			concerned := slices.DeleteFunc(inOrder(m.stored.entries), func(a netip.Addr) bool { return !claims[a] })
+			known := m.stored // as read, or as written in this round
+			isOutdated := m.stored.generation != read[m.Name].generation && (m.written != w.round || first)
+			if isOutdated {
+				known = read[m.Name]
+			}
+			stored := slices.Collect(maps.Values(known.entries))
+			concerned := slices.DeleteFunc(inOrder(known.entries), func(a netip.Addr) bool { return !claims[a] })
 			if !isKnown(m) || first && len(concerned) == 0 {
 				continue
 			}
 			wanted := w.refusals.WithoutRefused(m.Name, placement.SpecsOf(result.Entries[m.Name]), stored, w.now)
 			wanted = partialwrite.WithStored(wanted, stored, func(e *v1.AnnouncedAddress) bool {
 				a := addrOf(e)
-				return (first && claims[a] || blocked[a]) && m.stored.entries[a].Epoch != e.Epoch
+				return (first && claims[a] || blocked[a]) && known.entries[a].Epoch != e.Epoch
 			})
-			if m.hasStored(wanted, result.AnnouncesShared[m.Name]) {
+			if known.has(wanted, result.AnnouncesShared[m.Name]) {
 				continue
 			}
-			if m.stored.generation != generations[m.Name] && (m.written != w.round || first) {
+			if isOutdated {
 				w.note("  manager: %s is not as it was", m.Name)
 				for _, a := range concerned {
 					blocked[a] = true
@@ -188,10 +195,9 @@ func (w *world) write(inputs *placement.Inputs, result *placement.Result, genera
 	return changed
 }
 
-// hasStored reports whether the Announcement of a machine has some entries, and no others.
-func (m *machine) hasStored(entries []v1.AnnouncedAddress, announcesShared bool) bool {
-	return announcesShared == m.stored.announcesShared &&
-		maps.EqualFunc(m.stored.entries, byAddress(entries), placement.SameEntry)
+// has reports whether an Announcement has some entries, and no others.
+func (a *announcement) has(entries []v1.AnnouncedAddress, announcesShared bool) bool {
+	return announcesShared == a.announcesShared && maps.EqualFunc(a.entries, byAddress(entries), placement.SameEntry)
 }
 
 // refuses reports whether the API server refuses some entries, of which others are stored.
@@ -212,7 +218,7 @@ func (w *world) store(
 	m *machine, entries []v1.AnnouncedAddress, announcesShared bool, claims map[netip.Addr]bool,
 ) bool {
 	w.must(oneEntryEach, len(byAddress(entries)) == len(entries), "%s: %v", m.Name, entries)
-	if m.hasStored(entries, announcesShared) {
+	if m.stored.has(entries, announcesShared) {
 		return false
 	}
 	before := m.stored.entries

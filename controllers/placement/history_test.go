@@ -449,11 +449,11 @@ func becomeLiar(w *world, m *machine) string {
 
 func pauseLeader(w *world, _ *machine) string {
 	if w.pausedLeader == nil {
-		w.pausedLeader = &pausedLeader{w.inputs(), w.generations()}
+		w.pausedLeader = &pausedLeader{w.inputs(), w.announcements()}
 		return "later"
 	}
 	result := placement.Place(w.pausedLeader.inputs)
-	w.write(&w.pausedLeader.inputs, &result, w.pausedLeader.generations)
+	w.write(&w.pausedLeader.inputs, &result, w.pausedLeader.read)
 	w.pausedLeader = nil
 	return "now"
 }
