@@ -18,7 +18,7 @@ type StoredObject struct {
 	Witnesses []string
 }
 
-// isOf reports whether the object is of the plan whose first object has a name.
+// isOf reports whether the object belongs to the plan whose first object is named first.
 func (o *StoredObject) isOf(first string) bool {
 	return o.Name == first || strings.HasPrefix(o.Name, first+"-")
 }

@@ -239,6 +239,25 @@ func TestWitnessesRemain(t *testing.T) {
 	}
 }
 
+// A plan of several objects has each of its witnesses in all of them. One that is gone is replaced all the same.
+func TestWitnessesOfSeveralObjects(t *testing.T) {
+	inputs := held(t, "a b c d e f", 1)
+	inputs.Entries[0].Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}}
+	before := witnessesOf(t, inputs)
+	storeStandbys(&inputs)
+	further := inputs.Standbys["b"][0]
+	further.Name += "-1"
+	inputs.Standbys["b"] = append(inputs.Standbys["b"], further)
+	if after := witnessesOf(t, inputs); after != before {
+		t.Errorf("the witnesses were %s, and are %s", before, after)
+	}
+	inputs.Nodes[before[0]-'a'].IsDeleted = true
+	after := witnessesOf(t, inputs)
+	if len(after) != 3 || !strings.Contains(after, before[1:2]) || !strings.Contains(after, before[2:]) {
+		t.Errorf("the witnesses were %s, and are %s when %s is gone", before, after, before[:1])
+	}
+}
+
 // TestWitnessesOfDomains spreads the witnesses of an address over the values of the label over which its group spreads
 // addresses: of those in one rack none is left when that is cut off.
 func TestWitnessesOfDomains(t *testing.T) {

@@ -27,11 +27,11 @@ func (w scoredWitness) compare(other scoredWitness) int {
 }
 
 // chooseWitnesses chooses nodes by which a watcher can tell whether it is cut off itself, sorted by name: current are
-// its witnesses until now, which remain if they may. The others are the first by a hash among the nodes that are on
-// the link and whose agents are alive, of as many values of the label topologyKey as there are: what is cut off
-// together, such as a rack, has few of them.
+// its witnesses until now, each once or more often, which remain if they may. The others are the first by a hash among
+// the nodes that are on the link and whose agents are alive, of as many values of the label topologyKey as there are:
+// what is cut off together, such as a rack, has few of them.
 func (p *placer) chooseWitnesses(key standbyKey, link *Interface, current []string, topologyKey string) []*Node {
-	bestOfDomain := map[string][]scoredWitness{}
+	bestOfDomain, found := map[string][]scoredWitness{}, 0
 	consider := func(n *Node) {
 		w := scoredWitness{
 			n, slices.Contains(current, n.Name), linkScore(n.Name, holderLink{key.watcher, key.watched}), n.Labels[topologyKey],
@@ -41,16 +41,15 @@ func (p *placer) chooseWitnesses(key standbyKey, link *Interface, current []stri
 		if at < maxWitnesses && !isAmong && n.Name != key.watcher && n.Name != key.watched && n.hasSubnetOf(link) {
 			best = slices.Insert(best, at, w)
 			bestOfDomain[w.domain] = best[:min(len(best), maxWitnesses)]
+			found++
 		}
 	}
-	remaining := 0
 	for _, name := range current {
 		if n := p.nodeByName[name]; n != nil && n.mayRemainWitness() && n.hasOwnAddressOn(link) {
 			consider(n)
-			remaining++
 		}
 	}
-	if remaining < maxWitnesses {
+	if found < maxWitnesses {
 		for _, subnet := range link.Subnets {
 			for _, n := range p.possibleWitnesses(subnet.Masked()) {
 				consider(n)
@@ -81,8 +80,8 @@ func spreadWitnesses(candidates []scoredWitness) []*Node {
 	return chosen
 }
 
-// storedWitnesses are the names of the nodes that stored objects of a watcher's plan name as witnesses. first is the
-// name of the plan's first object.
+// storedWitnesses are the names of the nodes that stored objects of a watcher's plan name as witnesses, once for each
+// object. first is the name of the plan's first object.
 func (p *placer) storedWitnesses(watcher, first string) []string {
 	var witnesses []string
 	for i := range p.inputs.Standbys[watcher] {
