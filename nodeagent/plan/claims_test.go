@@ -107,6 +107,9 @@ func TestClaims(t *testing.T) {
 			true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Successors[0].NodeName = "node4" })}, withdrawn,
 			false, 0, 0,
 		},
+		"the holder's epoch is no higher": {
+			true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Epoch = 4 })}, nil, false, 1, 4,
+		},
 		"refused: the holder has a higher epoch": {
 			true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Epoch = 5 })}, withdrawn, false, 0, 0,
 		},
@@ -152,6 +155,20 @@ func TestClaimSaysSinceWhen(t *testing.T) {
 	desired := decision.Desired()
 	if len(desired) != 1 || !desired[0].SilentSince.Equal(begin.Add(-time.Second)) {
 		t.Errorf("%+v, want silence since a second", desired)
+	}
+}
+
+// Once the claim is adopted the address is as the entry says, also while the checkpoint alone says so.
+func TestAdoptedClaimIsNotProvisional(t *testing.T) {
+	t.Parallel()
+	for _, isFromCheckpoint := range []bool{false, true} {
+		in := inputsFor(local("192.0.2.1", 24, epochIs(4)))
+		in.IsFromCheckpoint = isFromCheckpoint
+		_, decision := Decide(Memory{Claims: map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4}}}, in)
+		desired := decision.Desired()
+		if len(desired) != 1 || desired[0].IsProvisional {
+			t.Errorf("checkpoint %v: %+v, want what the entry says", isFromCheckpoint, desired)
+		}
 	}
 }
 

@@ -221,4 +221,8 @@ func TestAttackAnswerersAreBounded(t *testing.T) {
 	if got := len(d.HeldStates[heldAddr].LastAnswerByMAC); got != 2 {
 		t.Errorf("%d are remembered, want the one that goes on and the last", got)
 	}
+	hearAnswer(d, mac(1), fresh, 3*time.Second+answererFor)
+	if got := len(d.HeldStates[heldAddr].LastAnswerByMAC); got != 3 {
+		t.Errorf("%d are remembered, want also the one whose time is just over", got)
+	}
 }
