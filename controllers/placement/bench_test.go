@@ -142,6 +142,66 @@ func BenchmarkPlanStandbys(b *testing.B) {
 	}
 }
 
+// settledInRacks is a cluster whose nodes watch each other, each rack with a subnet of its own. Each address may be on
+// two nodes only, as that of a Service with policy Local and two pods.
+func settledInRacks(b testing.TB, racks, nodesOfRack int) placement.Inputs {
+	b.Helper()
+	inputs := placement.Inputs{NamesSuccessors: true}
+	name := func(rack, i int) string { return fmt.Sprintf("node%d-%d", rack, i%nodesOfRack) }
+	for rack := range racks {
+		for i := range nodesOfRack {
+			own := netip.AddrFrom4([4]byte{10, byte(rack), 1, byte(i)})
+			inputs.Nodes = append(inputs.Nodes, placement.Node{
+				Name: name(rack, i), LBNodeAgent: "default", Liveness: placement.Fresh, HasReportedFacts: true,
+				Addresses: []netip.Addr{own},
+				Interfaces: []placement.Interface{
+					{Name: "eth0", MAC: name(rack, i), Subnets: []netip.Prefix{netip.PrefixFrom(own, 16)}},
+				},
+			})
+			addr := netip.AddrFrom4([4]byte{10, byte(rack), 2, byte(i)})
+			inputs.Addresses = append(inputs.Addresses, placement.Address{
+				Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 16, Services: []string{"a/" + addr.String()},
+				ServingNodes: map[string]bool{name(rack, i): true, name(rack, i+1): true},
+			})
+		}
+	}
+	for node, entries := range placement.Place(inputs).Entries {
+		for _, e := range entries {
+			inputs.Entries = append(inputs.Entries, placement.Entry{
+				Node: node, Addr: e.Addr, Spec: e.AnnouncedAddress, ReportedState: v1.StateAnnounced, IsObserved: true,
+				UnchangedFor: time.Minute,
+			})
+		}
+	}
+	result := placement.Place(inputs)
+	realise(&inputs, &result)
+	if len(inputs.Entries) != racks*nodesOfRack {
+		b.Fatalf("%d of %d addresses are placed", len(inputs.Entries), racks*nodesOfRack)
+	}
+	return inputs
+}
+
+// BenchmarkPlaceInRacks is one decision on a cluster of many subnets, in which nothing is new.
+func BenchmarkPlaceInRacks(b *testing.B) {
+	inputs := settledInRacks(b, 50, 20)
+	for b.Loop() {
+		if r := placement.Place(inputs); len(r.Moves) != 0 || len(r.Successors) == 0 {
+			b.Fatalf("%d addresses move, and %d nodes have successors", len(r.Moves), len(r.Successors))
+		}
+	}
+}
+
+// To find successors in one subnet, nothing is done with the nodes of others.
+func TestSuccessorsInRacks(t *testing.T) {
+	allocationsPerNode := func(racks int) float64 {
+		inputs := settledInRacks(t, racks, 4)
+		return testing.AllocsPerRun(1, func() { _ = placement.Place(inputs) }) / float64(len(inputs.Nodes))
+	}
+	if few, many := allocationsPerNode(5), allocationsPerNode(50); many > 2*few {
+		t.Errorf("%.0f allocations for each node with 5 subnets, and %.0f with 50", few, many)
+	}
+}
+
 // BenchmarkStranded asks which addresses of a large cluster would have no node, in the worst
 // case: no node that is left has an interface in the subnet of any.
 func BenchmarkStranded(b *testing.B) {

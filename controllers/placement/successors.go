@@ -203,9 +203,10 @@ func (c watchCandidate) compare(other watchCandidate) int {
 // watchCandidates are the nodes that may be named as successors for any of the addresses. lacking are those of
 // the addresses that have too few watchers. NotReady nodes are only among them if there are no others.
 func (p *placer) watchCandidates(link holderLink, held, lacking []*heldAddress) []watchCandidate {
-	candidates := make([]watchCandidate, 0, len(p.nodes))
-	mayTake := make([]bool, len(p.nodes)*len(lacking))
-	for _, n := range p.nodes {
+	onLink := p.nodesInSubnetsOf(held)
+	candidates := make([]watchCandidate, 0, len(onLink))
+	mayTake := make([]bool, len(onLink)*len(lacking))
+	for _, n := range onLink {
 		c := watchCandidate{node: n, mayTake: mayTake[:len(lacking)]}
 		mayTake = mayTake[len(lacking):]
 		for k, h := range lacking {
@@ -223,8 +224,37 @@ func (p *placer) watchCandidates(link holderLink, held, lacking []*heldAddress) 
 	return candidates
 }
 
-// nodesInSubnetOf are the nodes with an interface in a subnet that contains an address.
+// nodesInSubnetOf are the nodes with an interface in a subnet that contains an address, some of them more than once.
 func (p *placer) nodesInSubnetOf(a netip.Addr) iter.Seq[*Node] {
+	return func(yield func(*Node) bool) {
+		for _, subnet := range p.subnetsWith(a) {
+			for _, n := range p.nodesOfSubnet[subnet] {
+				if !yield(n) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// nodesInSubnetsOf are the nodes with an interface in a subnet that contains one of the addresses, each once.
+func (p *placer) nodesInSubnetsOf(held []*heldAddress) []*Node {
+	subnets := map[netip.Prefix]bool{}
+	for _, h := range held {
+		for _, subnet := range p.subnetsWith(h.address.Addr) {
+			subnets[subnet] = true
+		}
+	}
+	var nodes []*Node
+	for subnet := range subnets {
+		nodes = append(nodes, p.nodesOfSubnet[subnet]...)
+	}
+	slices.SortFunc(nodes, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.Compact(nodes)
+}
+
+// subnetsWith are the subnets of nodes that contain an address.
+func (p *placer) subnetsWith(a netip.Addr) []netip.Prefix {
 	if p.nodesOfSubnet == nil {
 		p.nodesOfSubnet = map[netip.Prefix][]*Node{}
 		for _, n := range p.nodes {
@@ -238,19 +268,13 @@ func (p *placer) nodesInSubnetOf(a netip.Addr) iter.Seq[*Node] {
 		slices.Sort(p.subnetLengths)
 		p.subnetLengths = slices.Compact(p.subnetLengths)
 	}
-	return func(yield func(*Node) bool) {
-		for _, bits := range p.subnetLengths {
-			subnet, err := a.Prefix(bits)
-			if err != nil {
-				continue
-			}
-			for _, n := range p.nodesOfSubnet[subnet] {
-				if !yield(n) {
-					return
-				}
-			}
+	var subnets []netip.Prefix
+	for _, bits := range p.subnetLengths {
+		if subnet, err := a.Prefix(bits); err == nil && p.nodesOfSubnet[subnet] != nil {
+			subnets = append(subnets, subnet)
 		}
 	}
+	return subnets
 }
 
 // hasEnoughWatchers reports whether as many watchers as an address has successors are, or may be, successors for it.
