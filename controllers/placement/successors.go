@@ -144,9 +144,10 @@ func (p *placer) hasClaimed(s v1.Successor, a *Address) bool {
 // successors already, and up to maxWatchers in all of those that may take most of the
 // addresses which have too few of them.
 func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string]*Node {
-	watchers, mentions, isComplete := map[string]*Node{}, map[string]int{}, true
+	watchers, mentions, isComplete, needsOthers := map[string]*Node{}, map[string]int{}, true, false
 	for _, h := range held {
 		isComplete = isComplete && len(h.namedSuccessors) == v1.MaxSuccessorsPerAddress && !h.lacksFreshSuccessor
+		needsOthers = needsOthers || h.lacksFreshSuccessor
 		for _, s := range h.namedSuccessors {
 			mentions[s.NodeName]++
 		}
@@ -159,6 +160,9 @@ func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string
 	}
 	if isComplete && len(watchers) >= min(len(held), maxWatchers) {
 		return watchers // the addresses are spread as far as they can be
+	}
+	if needsOthers && len(watchers) == maxWatchers && areAllExpired(watchers) {
+		clear(watchers) // or there would be no place for others
 	}
 	lacking := slices.DeleteFunc(slices.Clone(held), func(h *heldAddress) bool { return hasEnoughWatchers(h, watchers) })
 	candidates := p.watchCandidates(link, held, lacking)
@@ -182,6 +186,11 @@ func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string
 		}
 	}
 	return watchers
+}
+
+// areAllExpired reports whether the Leases of all of some nodes have expired.
+func areAllExpired(nodes map[string]*Node) bool {
+	return !slices.ContainsFunc(slices.Collect(maps.Values(nodes)), func(n *Node) bool { return n.Liveness != Expired })
 }
 
 // watchCandidate is a node that may be named as a successor for some of the addresses on a link.
@@ -359,7 +368,7 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 // writeSuccessors writes the chosen successors into the entry that the holder is to have. A
 // node that was named keeps its epoch, whatever its rank; others get epochs that no node was
 // given and that are reserved for no other. While it is too early for these, named successors that were not
-// chosen fill the places.
+// chosen fill the places; and if nobody was chosen instead of those whose Leases have expired, these remain.
 func (p *placer) writeSuccessors(h *heldAddress) {
 	e := &p.result.Entries[h.holder.Name][h.entryIndex]
 	isEarly := p.isTooEarlyForSuccessors(h)
@@ -381,6 +390,9 @@ func (p *placer) writeSuccessors(h *heldAddress) {
 		if isEarly && len(e.Successors) < v1.MaxSuccessorsPerAddress && v1.ReservedEpochOf(e.Successors, s.NodeName) == 0 {
 			e.Successors = append(e.Successors, s)
 		}
+	}
+	if len(e.Successors) == 0 && h.lacksFreshSuccessor {
+		e.Successors = h.namedSuccessors
 	}
 }
 

@@ -404,6 +404,38 @@ func TestSuccessorIsReplacedLate(t *testing.T) {
 	}
 }
 
+// TestAllWatchersExpire has the Leases of all four watchers of a node expire at once, be it that the third and fourth
+// are fresh: other nodes are named for the addresses that have no fresh successor, and the others keep theirs.
+func TestAllWatchersExpire(t *testing.T) {
+	named := [][]v1.Successor{
+		{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, {{NodeName: "c", Epoch: 2}, {NodeName: "d", Epoch: 3}},
+		{{NodeName: "d", Epoch: 2}, {NodeName: "e", Epoch: 3}}, {{NodeName: "e", Epoch: 2}, {NodeName: "b", Epoch: 3}},
+	}
+	for _, row := range []struct {
+		nodes    string
+		replaced []bool // by address
+	}{
+		{"a b:expired c:expired d:expired e:expired f g h i j", []bool{true, true, true, true}},
+		{"a b:expired c:expired d e f g h i j", []bool{true, false, false, false}},
+		{"a b c d e f g h i j", []bool{false, false, false, false}},
+	} {
+		inputs := held(t, row.nodes, len(named))
+		for i := range inputs.Entries {
+			inputs.Entries[i].Spec.Successors, inputs.Entries[i].Spec.HighestEpoch = named[i], 3
+		}
+		result := placement.Place(inputs)
+		for i := range inputs.Entries {
+			before := fmt.Sprintf("%s 2, %s 3", named[i][0].NodeName, named[i][1].NodeName)
+			got := successorsOf(&result, inputs.Addresses[i].Addr)
+			isReplaced := strings.Count(got, ",") == 1 && !strings.ContainsAny(got, "bc") && strings.Contains(got, " 4") &&
+				strings.Contains(got, " 5")
+			if row.replaced[i] && (!isReplaced || i == 3 && strings.Contains(got, "e ")) || !row.replaced[i] && got != before {
+				t.Errorf("%s: address %d has %s, and had %s; want others %t", row.nodes, i, got, before, row.replaced[i])
+			}
+		}
+	}
+}
+
 // TestAgentRestartChangesNoSuccessor has the Lease of one node expire after the other, in clusters of all kinds: all
 // addresses keep the successors that they have.
 func TestAgentRestartChangesNoSuccessor(t *testing.T) {
