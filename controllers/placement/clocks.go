@@ -55,8 +55,8 @@ type Clocks struct {
 	// notReadySince is since when each Node has been NotReady, as far as this manager has seen:
 	// the clock by which the Node says so is another one.
 	notReadySince map[string]time.Time
-	// expiredSince is since when the Lease of each node has been expired, while those of most nodes were not: a fault
-	// of the API server says nothing of a node.
+	// expiredSince is since when the Lease of each node has been expired, while those of most nodes were not, as a fault
+	// of the API server says nothing of a node, or while the Node was NotReady for long.
 	expiredSince map[string]time.Time
 	// withoutAnnouncementSince is since when each node has had no Announcement. Agents
 	// cannot delete one.
@@ -177,7 +177,7 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 			n.NotReadyFor = now.Sub(notReadySince[n.Name])
 			n.IsNotReadyForLong = n.IsNotReadyForLong || n.NotReadyFor >= NotReadyPatience
 		}
-		if n.Liveness == Expired && countsExpiries {
+		if n.Liveness == Expired && (countsExpiries || n.IsNotReadyForLong) {
 			expiredSince[n.Name] = sinceOrNow(c.expiredSince, n.Name, now)
 			n.ExpiredFor = now.Sub(expiredSince[n.Name])
 			n.IsExpiredForLong = n.ExpiredFor >= ReplacementPatience

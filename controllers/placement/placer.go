@@ -124,8 +124,9 @@ func (p *placer) noteDeadlinesOf(n *Node) {
 	if n.IsNotReady {
 		p.noteDeadline(NotReadyPatience - n.NotReadyFor)
 	}
-	// While most Leases have expired, Clocks does not count for how long they have.
-	if p.inputs.NamesSuccessors && n.LBNodeAgent != "" && n.Liveness == Expired && !p.isMassExpiry {
+	// While most Leases have expired, Clocks does not count for how long those of nodes that are Ready have.
+	if p.inputs.NamesSuccessors && n.LBNodeAgent != "" && n.Liveness == Expired &&
+		(!p.isMassExpiry || n.IsNotReadyForLong) {
 		p.noteDeadline(ReplacementPatience - n.ExpiredFor)
 	}
 	// While there are claims of addresses of the node, the wait begins anew each time.

@@ -384,6 +384,19 @@ func TestSuccessorIsReplacedLate(t *testing.T) {
 		{time.Second, "a b:expired c:expired d:expired", "b 2, c 3", 0}, // most do not renew: that counts for none
 		{time.Hour, "a b:expired c:expired d:expired", "b 2, c 3", 0},
 		{time.Second, "a b:expired c d", "b 2, c 3", placement.ReplacementPatience},
+		{time.Second, "a b c d", "b 2, c 3", 0},
+		// Most are switched off.
+		{
+			time.Second, "a b:expired,notready c:expired,notready d:expired,notready e", "b 2, c 3", placement.NotReadyPatience,
+		},
+		{
+			placement.NotReadyPatience, "a b:expired,notready c:expired,notready d:expired,notready e", "b 2, c 3",
+			placement.ReplacementPatience - placement.NotReadyPatience,
+		},
+		{
+			placement.ReplacementPatience - placement.NotReadyPatience,
+			"a b:expired,notready c:expired,notready d:expired,notready e", "e 4", 0,
+		},
 	} {
 		now = now.Add(step.after)
 		inputs := held(t, step.nodes, 1)
