@@ -44,6 +44,8 @@ type placer struct {
 	subnetLengths []int
 	// witnessesOfSubnet remembers the possibleWitnesses of subnets.
 	witnessesOfSubnet map[netip.Prefix][]*Node
+	// domainCounts remembers what countDomains returns.
+	domainCounts map[subnetAndLabel]int
 	// nodeNetworks remembers of subnets whether Node objects have addresses in them.
 	nodeNetworks map[netip.Prefix]bool
 	// hasCordons means that some node hands its addresses over as cordoned. With ignoresCordonsForShared the
@@ -79,6 +81,7 @@ func newPlacerWithoutEntries(inputs Inputs) *placer {
 		localCountOfGroupDomain: map[GroupDomain]int{},
 		held:                    map[holderLink][]*heldAddress{},
 		witnessesOfSubnet:       map[netip.Prefix][]*Node{},
+		domainCounts:            map[subnetAndLabel]int{},
 		nodeNetworks:            map[netip.Prefix]bool{},
 		result: Result{
 			Entries:          map[string][]Placed{},

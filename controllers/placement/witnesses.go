@@ -28,8 +28,9 @@ func (w scoredWitness) compare(other scoredWitness) int {
 
 // chooseWitnesses chooses nodes by which a watcher can tell whether it is cut off itself, sorted by name: current are
 // its witnesses until now, each once or more often, which remain if they may. The others are the first by a hash among
-// the nodes that are on the link and whose agents are alive, of as many values of the label topologyKey as there are:
-// what is cut off together, such as a rack, has few of them.
+// the nodes that are on the link and whose agents are alive. They are of as many values of the label topologyKey as
+// there are, even if one that might remain is replaced for that: what is cut off together, such as a rack, has few of
+// them.
 func (p *placer) chooseWitnesses(key standbyKey, link *Interface, current []string, topologyKey string) []*Node {
 	bestOfDomain, found := map[string][]scoredWitness{}, 0
 	consider := func(n *Node) {
@@ -49,7 +50,10 @@ func (p *placer) chooseWitnesses(key standbyKey, link *Interface, current []stri
 			consider(n)
 		}
 	}
-	if found < maxWitnesses {
+	mayBeSpreadFurther := slices.ContainsFunc(link.Subnets, func(subnet netip.Prefix) bool {
+		return len(bestOfDomain) < min(p.countDomains(subnet.Masked(), topologyKey), maxWitnesses)
+	})
+	if found < maxWitnesses || mayBeSpreadFurther {
 		for _, subnet := range link.Subnets {
 			for _, n := range p.possibleWitnesses(subnet.Masked()) {
 				consider(n)
@@ -61,17 +65,14 @@ func (p *placer) chooseWitnesses(key standbyKey, link *Interface, current []stri
 	return chosen
 }
 
-// spreadWitnesses chooses up to maxWitnesses nodes: those that are witnesses already, and then one of the domain that
-// has the fewest, again and again.
+// spreadWitnesses chooses up to maxWitnesses nodes: again and again one of the domains that have the fewest, and there
+// one that is a witness already before others.
 func spreadWitnesses(candidates []scoredWitness) []*Node {
 	var chosen []*Node
 	countByDomain := map[string]int{}
 	for len(chosen) < maxWitnesses && len(candidates) > 0 {
 		next := slices.MinFunc(candidates, func(x, y scoredWitness) int {
-			return cmp.Or(
-				order.TrueFirst(x.isCurrent, y.isCurrent),
-				cmp.Compare(countByDomain[x.domain], countByDomain[y.domain]), x.compare(y),
-			)
+			return cmp.Or(cmp.Compare(countByDomain[x.domain], countByDomain[y.domain]), x.compare(y))
 		})
 		chosen = append(chosen, next.node)
 		countByDomain[next.domain]++
@@ -111,6 +112,30 @@ func (p *placer) possibleWitnesses(subnet netip.Prefix) []*Node {
 		p.witnessesOfSubnet[subnet] = witnesses
 	}
 	return witnesses
+}
+
+// countDomains returns how many values of the label topologyKey the possibleWitnesses in a subnet have.
+func (p *placer) countDomains(subnet netip.Prefix, topologyKey string) int {
+	if topologyKey == "" {
+		return min(len(p.possibleWitnesses(subnet)), 1)
+	}
+	key := subnetAndLabel{subnet, topologyKey}
+	count, isKnown := p.domainCounts[key]
+	if !isKnown {
+		domains := map[string]bool{}
+		for _, n := range p.possibleWitnesses(subnet) {
+			domains[n.Labels[topologyKey]] = true
+		}
+		count = len(domains)
+		p.domainCounts[key] = count
+	}
+	return count
+}
+
+// subnetAndLabel is a subnet, and a label over which addresses are spread.
+type subnetAndLabel struct {
+	subnet netip.Prefix
+	label  string
 }
 
 // hasOwnAddressOn reports whether an interface of another node reaches an address of the node itself on its link.
