@@ -33,9 +33,10 @@ func planName(node, kind, key string) string {
 }
 
 // distributePlan distributes the addresses of a node's plan over as many objects as they need, of which specOf
-// makes each, and returns them by name. Further objects have the name of the first one and a number. An address stays
-// in the object of the plan that has it now: objects are written one by one, and between two writes an address that
-// changed its object would be in none, or in both. stored are the objects of the node, those of other plans included.
+// makes each, and returns them by name, the addresses of each sorted. Further objects have the name of the first one
+// and a number. An address stays in the object of the plan that has it now: objects are written one by one, and between
+// two writes an address that changed its object would be in none, or in both. stored are the objects of the node, those
+// of other plans included.
 func distributePlan[A any](
 	first string, addresses []A, addressOf func(*A) string, stored []StoredObject,
 	specOf func(part []A) *v1.AnnouncementSpec,
@@ -62,6 +63,7 @@ func distributePlan[A any](
 	}.distribute(addresses, names)
 	specs := make(map[string]*v1.AnnouncementSpec, len(distributed))
 	for name, part := range distributed {
+		slices.SortFunc(part, func(x, y A) int { return cmp.Compare(addressOf(&x), addressOf(&y)) })
 		specs[name] = specOf(part)
 	}
 	return specs

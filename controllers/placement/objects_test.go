@@ -102,6 +102,9 @@ func TestPlanHistories(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %d addresses of %d", seed, step, len(now), len(has))
 			}
 			stored, where = storedAs(named), now
+			if again := plan.Announcements(stored); !cmp.Equal(named, again) {
+				t.Fatalf("seed %d, step %d: once stored, it is to be otherwise:\n%s", seed, step, cmp.Diff(named, again))
+			}
 		}
 	}
 }
