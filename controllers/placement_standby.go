@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -62,8 +63,9 @@ func storedObjectsByNode(announcements []v1.Announcement) map[string][]placement
 	return byNode
 }
 
-// writeAssignments writes Announcements that announce nothing, and deletes those that are not wanted.
-// They come last, and what fails for one does not stop the others.
+// writeAssignments writes Announcements that announce nothing, and then deletes those that are not wanted, of nodes for
+// which nothing failed: an address that changes its object is never in none. They come last, and what fails for one
+// does not stop the others.
 func (r *PlacementReconciler) writeAssignments(
 	ctx context.Context, stored []v1.Announcement, wanted map[string]*v1.AnnouncementSpec,
 	inputs *placement.Inputs, result *placement.Result,
@@ -83,14 +85,27 @@ func (r *PlacementReconciler) writeAssignments(
 		spec.LBNodeAgent, spec.HeartbeatSeconds = lbNodeAgent[spec.NodeName], result.HeartbeatSeconds[spec.NodeName]
 		writes[name].spec = spec
 	}
-	names := slices.Sorted(maps.Keys(writes))
-	return forEachParallel(r.ParallelWrites, len(names), func(i int) error {
-		w := writes[names[i]]
-		if w.spec == nil {
-			return r.deleteIfUnchanged(ctx, w.stored)
+	var kept, unwanted []string
+	for _, name := range slices.Sorted(maps.Keys(writes)) {
+		if writes[name].spec != nil {
+			kept = append(kept, name)
+		} else {
+			unwanted = append(unwanted, name)
 		}
+	}
+	errs := make([]error, len(kept))
+	err := forEachParallel(r.ParallelWrites, len(kept), func(i int) error {
+		w := writes[kept[i]]
 		node := w.spec.NodeName
-		_, err := r.putAnnouncement(ctx, &nodePlan{node: node, labels: nodeLabels(node)}, names[i], *w.spec, w.stored)
-		return err
+		_, errs[i] = r.putAnnouncement(ctx, &nodePlan{node: node, labels: nodeLabels(node)}, kept[i], *w.spec, w.stored)
+		return errs[i]
 	})
+	hasFailed := map[string]bool{}
+	for i, name := range kept {
+		hasFailed[writes[name].spec.NodeName] = hasFailed[writes[name].spec.NodeName] || errs[i] != nil
+	}
+	unwanted = slices.DeleteFunc(unwanted, func(name string) bool { return hasFailed[writes[name].stored.Spec.NodeName] })
+	return errors.Join(err, forEachParallel(r.ParallelWrites, len(unwanted), func(i int) error {
+		return r.deleteIfUnchanged(ctx, writes[unwanted[i]].stored)
+	}))
 }

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -208,6 +210,48 @@ func TestStandbyAddressesStay(t *testing.T) {
 		if during[address] != name {
 			t.Errorf("%s was in %s, and then in %s", address, name, during[address])
 		}
+	}
+}
+
+// TestStandbyIsReplaced has a node that is told what to claim by an Announcement of another name, as another version of
+// the manager may have written it: that goes once the node is told by the right one.
+func TestStandbyIsReplaced(t *testing.T) {
+	ctx := context.Background()
+	b := successorsBench(t)
+	b.NamesSuccessors = true
+	b.settle(b.PlacementReconciler)
+	names := func() (names []string) {
+		all, err := listAllAnnouncements(ctx, b.api, benchNamespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range all {
+			if a.Spec.Standby != nil {
+				names = append(names, a.Name)
+			}
+		}
+		return names
+	}
+	want := names()
+	right := &v1.Announcement{}
+	if err := b.api.Get(ctx, client.ObjectKey{Namespace: benchNamespace, Name: want[0]}, right); err != nil {
+		t.Fatal(err)
+	}
+	other := right.DeepCopy()
+	other.ObjectMeta = metav1.ObjectMeta{Name: "other", Namespace: benchNamespace, Labels: right.Labels}
+	if err := errors.Join(b.api.Create(ctx, other), b.api.Delete(ctx, right)); err != nil {
+		t.Fatal(err)
+	}
+	leader := b.newLeader()
+	leader.NamesSuccessors, b.refusesStandbys = true, true
+	b.settle(leader)
+	if got := names(); !slices.Contains(got, "other") || slices.Contains(got, right.Name) {
+		t.Errorf("while %s cannot be written there are %v", right.Name, got)
+	}
+	b.refusesStandbys = false
+	b.settle(leader)
+	if got := names(); !slices.Equal(got, want) {
+		t.Errorf("there are %v, want %v", got, want)
 	}
 }
 

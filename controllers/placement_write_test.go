@@ -40,6 +40,8 @@ type placementBench struct {
 	writes   atomic.Int64
 	// refusedNamespace is whose Services' entries the API server refuses.
 	refusedNamespace string
+	// refusesStandbys means that the API server takes no Announcement with standby.
+	refusesStandbys bool
 }
 
 const benchNamespace = "purelb-system"
@@ -101,6 +103,9 @@ func (b *placementBench) accept(obj client.Object) error {
 	var entries []v1.AnnouncedAddress
 	switch o := obj.(type) {
 	case *v1.Announcement:
+		if o.Spec.Standby != nil && b.refusesStandbys {
+			return apierrors.NewTooManyRequests("busy", 1)
+		}
 		entries = o.Spec.Addresses
 	case *v1.CommonAnnouncement:
 		entries = o.Spec.Addresses
