@@ -60,7 +60,7 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	now := r.Now()
 	r.Liveness.SetHeartbeats(cluster.heartbeatPeriods())
 	inputs := cluster.placementInputs(r.Liveness.LivenessOf, now, r.IsDefaultLoadBalancer)
-	inputs.NamesSuccessors = r.NamesSuccessors
+	inputs.NamesSuccessors, inputs.Standbys = r.NamesSuccessors, storedObjectsByNode(cluster.standbys)
 	r.state.clocks.FillDurations(&inputs, now)
 	result := placement.Place(inputs)
 

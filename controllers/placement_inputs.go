@@ -115,7 +115,6 @@ func (c *cluster) placementInputs(
 	inputs := placement.Inputs{
 		LingeringReports: map[netip.Addr][]placement.LingeringReport{},
 		SharedExceptions: map[netip.Addr]map[string]v1.AddressState{},
-		Standbys:         storedObjectsByNode(c.standbys),
 	}
 	entries, sharedEntries := 0, 0
 	for i := range c.announcements {

@@ -27,7 +27,8 @@ type Inputs struct {
 	SharedExceptions map[netip.Addr]map[string]v1.AddressState
 	// SuccessorClaims are what successors report to have claimed. AddClaims adds them.
 	SuccessorClaims []SuccessorClaim
-	// Standbys are, by node, the Announcements with standby as they stand. Nothing but PlanStandbys depends on them.
+	// Standbys are, by node, the Announcements with standby as they stand. Nothing but PlanStandbys, and how its plans
+	// are distributed over objects, depends on them.
 	Standbys map[string][]StoredObject
 	// LocalSubnets are the subnets of ready ServiceGroups that may give Local addresses, and each Local
 	// address as a subnet of its own, since its ServiceGroup may be gone.
