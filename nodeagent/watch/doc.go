@@ -15,8 +15,9 @@
 //     witnesses answered questions sent in the same round: at least half of those that answered
 //     before the silence. Without them the count starts again: this node may be cut off itself,
 //     alone or together with some of them. Witnesses are other nodes; those that answer no
-//     echo any more are asked as the watched node is. Where no other node can be one, the
-//     default gateways on the link are, asked by ARP or neighbour discovery.
+//     echo any more are asked as the watched node is. Where no other node can be one, or each was
+//     silent when the watched node answered, the default gateways on the link are, asked by ARP or
+//     neighbour discovery.
 //  3. A round that is late makes the count start again, as does one in which the interface had
 //     no carrier, or answers were lost: this node may be too busy to read answers. Too many late
 //     rounds end the watch for a while.

@@ -84,9 +84,6 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	if w.areGatewaysAsked() {
 		w.gatewayWitnesses.judge()
 	}
-	if w.watched.hasAnswered {
-		w.areNodeWitnessesSilent = w.nodeWitnesses.unanswered >= witnessMisses
-	}
 	if w.nodeWitnesses.unanswered >= witnessMisses {
 		for _, known := range w.witnesses {
 			known.hasEchoed = false
@@ -106,6 +103,9 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	cannotHear := !inputs.CanHear               // rule 3, as are isLate and AreAnswersLost
 	w.noteLost(inputs.AreAnswersLost)
 	if showedLife || hasNeverLived || mayBeCutOff || isLate || cannotHear || inputs.AreAnswersLost {
+		if w.misses > 0 {
+			w.witnessesAskedAt = time.Time{} // what kept the watched node from answering may have kept them
+		}
 		w.misses = 0
 	} else {
 		w.misses++

@@ -65,9 +65,6 @@ type Watcher struct {
 	witnessesAskedAt  time.Time
 	// nodeWitnesses and gatewayWitnesses are how the witnesses of each kind answer.
 	nodeWitnesses, gatewayWitnesses witnessGroup
-	// areNodeWitnessesSilent means that none of the nodes among them had answered lately when the watched node answered
-	// last.
-	areNodeWitnessesSilent bool
 
 	// answeredAt is when the last round began in which the watched node has answered.
 	answeredAt time.Time
@@ -206,7 +203,15 @@ func (w *Watcher) SetTarget(target Target) {
 // gateways count only where there is no other node, or where all were silent when the watched node
 // answered, which shows that this node was not cut off.
 func (w *Watcher) needsGateways() bool {
-	return !w.settings.TrustsEchoOnly && (len(w.target.Witnesses) == 0 || w.areNodeWitnessesSilent)
+	if w.settings.TrustsEchoOnly {
+		return false
+	}
+	for _, known := range w.witnesses {
+		if known.unanswered < witnessMisses {
+			return false
+		}
+	}
+	return true
 }
 
 // areGatewaysAsked reports whether gateways are asked in this round.

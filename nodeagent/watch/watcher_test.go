@@ -262,6 +262,41 @@ func TestCutOffWithSomeWitnesses(t *testing.T) {
 	}
 }
 
+// The link is cut in two again and again, for a few rounds each time, and the gateway is on this side, as is one of
+// three witnesses: the witnesses have answered in between, so the gateway is none.
+func TestCutOffAgainBesideGateway(t *testing.T) {
+	t.Parallel()
+	for _, rounds := range []int{4, 5, 6, 7, 20} {
+		for _, between := range []int{1, 2, 3, 10} {
+			w := newWorld(t, func(_ *Settings, target *Target) {
+				target.Witnesses = append(target.Witnesses,
+					Node{"node4", node4Addr, []string{node4MAC}}, Node{"node5", node5Addr, []string{node5MAC}})
+				target.Gateways = []netip.Addr{gatewayAddr}
+			})
+			w.stations = append(w.stations,
+				&station{mac: node4MAC, addresses: []netip.Addr{node4Addr}},
+				&station{mac: node5MAC, addresses: []netip.Addr{node5Addr}},
+				&station{mac: gatewayMAC, addresses: []netip.Addr{gatewayAddr}, isGateway: true})
+			w.mustClaim(cold)
+			for range 6 {
+				for _, isDead := range []bool{true, false} {
+					for _, s := range w.stations[:3] {
+						s.isDead = isDead
+					}
+					if isDead {
+						w.mustClaim(rounds)
+					} else {
+						w.mustClaim(between)
+					}
+				}
+				if between > 2 {
+					w.mustBe(ReasonWatching) // and not NoWitness
+				}
+			}
+		}
+	}
+}
+
 // A witness that is dead makes no gap in a watch whose other witnesses live.
 func TestWitnessesDie(t *testing.T) {
 	t.Parallel()
