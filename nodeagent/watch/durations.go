@@ -44,7 +44,7 @@ const (
 	maxArmQuestionsPerRound = 10
 
 	// A round that takes lateFactor intervals is late, and lateRounds such rounds within
-	// lateWindow end the watch until there have been fewer.
+	// lateWindow end the watch until there have been fewer. As many in which answers were lost are shown.
 	lateFactor = 2
 	lateRounds = 3
 	lateWindow = 10 * time.Second

@@ -5,7 +5,7 @@ package watch
 const (
 	// ReasonDisabled: the LBNodeAgent of this node says that it watches nobody.
 	ReasonDisabled = "Disabled"
-	// ReasonLate: rounds are late, as this node is too busy, or it loses answers in each; silence means nothing.
+	// ReasonLate: rounds are late, as this node is too busy, or it loses answers in many; silence means nothing.
 	ReasonLate = "Late"
 	// ReasonNoAnswer: the watched node has not answered since the watch began.
 	ReasonNoAnswer = "NoAnswer"
@@ -23,7 +23,7 @@ const (
 // Reason returns what the last round has shown.
 func (w *Watcher) Reason() string {
 	switch {
-	case w.isLate() || w.lostRounds >= lateRounds:
+	case w.isLate() || len(w.lostAt) >= lateRounds:
 		return ReasonLate
 	case !w.watched.isKnown:
 		return ReasonNoAnswer

@@ -89,19 +89,15 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 			known.hasEchoed = false
 		}
 	}
-	w.lateAt = slices.DeleteFunc(w.lateAt, func(at time.Time) bool { return now.Sub(at) > lateWindow })
 	isLate := now.Sub(w.roundAt) >= lateFactor*w.settings.Interval
-	if isLate {
-		w.lateAt = append(w.lateAt, now)
-		w.lateAt = w.lateAt[max(0, len(w.lateAt)-lateRounds):]
-	}
+	w.lateAt = noteRecent(w.lateAt, isLate, now)
 	// Why the round is no miss, by the rules of doc.go.
 	showedLife := w.watched.hasAnswered // rule 1
 	hasNeverLived := !w.watched.isKnown // rule 1
 	isWitnessed := w.nodeWitnesses.hasAnswered || w.gatewayWitnesses.hasAnswered
 	mayBeCutOff := w.misses > 0 && !isWitnessed // rule 2
 	cannotHear := !inputs.CanHear               // rule 3, as are isLate and AreAnswersLost
-	w.noteLost(inputs.AreAnswersLost)
+	w.lostAt = noteRecent(w.lostAt, inputs.AreAnswersLost, now)
 	if showedLife || hasNeverLived || mayBeCutOff || isLate || cannotHear || inputs.AreAnswersLost {
 		if w.misses > 0 {
 			w.witnessesAskedAt = time.Time{} // what kept the watched node from answering may have kept them
@@ -116,8 +112,18 @@ func (w *Watcher) judge(now time.Time, inputs RoundInputs) {
 	}
 	w.watched.isAlive = w.watched.hasAnswered || w.watched.isAlive && w.watched.unanswered < quietRounds
 	for _, a := range w.addresses {
-		w.judgeAddress(a)
+		w.judgeAddress(a, inputs.AreAnswersLost)
 	}
+}
+
+// noteRecent returns the ends of the last rounds of a kind, with that of a round which ends now if it is of that kind:
+// at most lateRounds of them, within lateWindow.
+func noteRecent(ends []time.Time, isOfKind bool, now time.Time) []time.Time {
+	ends = slices.DeleteFunc(ends, func(at time.Time) bool { return now.Sub(at) > lateWindow })
+	if isOfKind {
+		ends = append(ends, now)
+	}
+	return ends[max(0, len(ends)-lateRounds):]
 }
 
 // judgeWitnesses draws the conclusions of a round in which the nodes that are witnesses were asked. This node may
@@ -142,15 +148,9 @@ func (w *Watcher) judgeWitnesses() {
 	w.nodeWitnesses.judge()
 }
 
-// noteLost counts the rounds in a row in which answers were lost.
-func (w *Watcher) noteLost(areLost bool) {
-	if w.lostRounds++; !areLost {
-		w.lostRounds = 0
-	}
-}
-
-// judgeAddress draws the conclusions for one address.
-func (w *Watcher) judgeAddress(a *watchedAddress) {
+// judgeAddress draws the conclusions for one address. That no answer was read says nothing of a round in which answers
+// were lost.
+func (w *Watcher) judgeAddress(a *watchedAddress, areAnswersLost bool) {
 	if w.misses == 0 {
 		a.quiet, a.isClaimed = 0, false
 	}
@@ -158,6 +158,7 @@ func (w *Watcher) judgeAddress(a *watchedAddress) {
 	case !a.isAsked:
 	case a.isHeld:
 		a.isArmed, a.unheld, a.heldAt = true, 0, w.roundAt
+	case areAnswersLost:
 	case w.watched.hasAnswered:
 		if a.unheld++; a.unheld >= disarmMisses {
 			a.isArmed = false

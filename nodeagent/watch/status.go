@@ -14,7 +14,7 @@ import (
 // readyMessages of condition Ready, by reason; they get the name of the watched node.
 var readyMessages = map[string]string{
 	ReasonDisabled: "local.failover of the LBNodeAgent is not enabled: this node does not watch %s",
-	ReasonLate:     "this node is too busy to watch %s",
+	ReasonLate:     "this node is too busy to watch %s, or loses answers",
 	ReasonNoAnswer: "%s has answered neither echoes nor, if they count, ARP requests or neighbour solicitations",
 	ReasonSilent:   "%s does not answer any more, and others do",
 	ReasonDoubtful: "%s answers no echoes any more, and is watched by ARP requests or neighbour solicitations",

@@ -51,10 +51,9 @@ type Watcher struct {
 	// number of the round that has begun, and roundAt when it did; 0 before the first one.
 	number  uint16
 	roundAt time.Time
-	// lateAt are the ends of the last late rounds, at most lateRounds of them.
-	lateAt []time.Time
-	// lostRounds counts the rounds in a row in which answers were lost.
-	lostRounds int
+	// lateAt are the ends of the last late rounds, and lostAt those of the last ones in which answers were lost: at most
+	// lateRounds of each.
+	lateAt, lostAt []time.Time
 
 	// watched, and witnesses by name, are how these nodes answer.
 	watched   liveness

@@ -436,21 +436,27 @@ func TestLateRounds(t *testing.T) {
 	w.mustBe(ReasonSilent)
 }
 
-// A round in which answers were lost says nothing, and several in a row make the watch one that says so.
+// A round in which answers were lost says nothing, and several within a while make the watch one that says so.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.mustClaim(cold)
-	w.facts.AreAnswersLost = true
-	w.mustClaim(lateRounds - 1)
+	lose := func(rounds int) {
+		w.facts.AreAnswersLost = true
+		w.mustClaim(rounds)
+		w.facts.AreAnswersLost = false
+	}
+	lose(lateRounds - 1)
+	w.mustClaim(4) // one round in five is enough for no claim
 	w.mustBe(ReasonWatching)
+	lose(1)
 	w.mustClaim(1)
 	w.mustBe(ReasonLate)
-	w.stations[0].isDead = true
-	w.mustClaim(50)
-	w.facts.AreAnswersLost = false
-	w.mustClaim(1)
+	w.mustClaim(int(lateWindow/DefaultInterval) - 1)
 	w.mustBe(ReasonWatching)
+	w.stations[0].isDead = true
+	lose(50)
+	w.mustClaim(1)
 	if in := w.mustClaim(50, first, second); in[0] != DefaultMisses-2 {
 		t.Errorf("claims in rounds %v, want the first one in %d: after a miss, and four more", in, DefaultMisses-2)
 	}
