@@ -21,8 +21,8 @@
 //  3. A round that is late makes the count start again, as does one in which the interface had
 //     no carrier, or answers were lost: this node may be too busy to read answers. Too many late
 //     rounds end the watch for a while.
-//  4. When only two misses are left the link is asked for each address, and for the node's
-//     own, by ARP or neighbour discovery. An address is not claimed while another station
+//  4. When only two misses are left the link is asked for each address by ARP or neighbour
+//     discovery, and the node for its own for as long as it is silent. An address is not claimed while another station
 //     answers for it, other than a default gateway, which may answer for all. An answer in the
 //     name of the watched node is a sign of life, unless Settings.TrustsEchoOnly says that the
 //     fabric answers for the dead.

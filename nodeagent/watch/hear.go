@@ -71,7 +71,7 @@ func (w *Watcher) hearWatched(a Answer) {
 	switch {
 	case a.Kind == Echo && w.number-a.Round <= uint16(w.settings.Misses): //nolint:gosec // at most 20
 		w.watched.noteEcho()
-	case a.Kind == Echo || w.settings.TrustsEchoOnly || w.watched.hasEchoed && !w.isSilenceQuestionDue():
+	case a.Kind == Echo || w.settings.TrustsEchoOnly || w.watched.hasEchoed && !w.resolvesSilentNode():
 		return
 	case w.watched.hasEchoed:
 		w.acceptLifeWithoutEcho()

@@ -209,7 +209,7 @@ func (w *Watcher) begin(now time.Time) {
 
 // beginQuestions returns what to ask in the round that has begun, and notes for which addresses.
 func (w *Watcher) beginQuestions(now time.Time, inputs RoundInputs) []Question {
-	questions := w.appendNodeQuestions(nil, &w.target.Watched, !w.watched.hasEchoed || w.isSilenceQuestionDue())
+	questions := w.appendNodeQuestions(nil, &w.target.Watched, !w.watched.hasEchoed || w.resolvesSilentNode())
 	if w.areWitnessesAsked {
 		for i := range w.target.Witnesses {
 			n := &w.target.Witnesses[i]
@@ -266,12 +266,17 @@ func (w *Watcher) appendNodeQuestions(questions []Question, n *Node, resolves bo
 	return questions
 }
 
-// isSilenceQuestionDue reports whether it is asked in this round of a silence who answers in the watched
-// node's name: early enough for the claim, and seldom after both successors could claim.
+// resolvesSilentNode reports whether the watched node itself is asked in this round of a silence by ARP or neighbour
+// discovery, too: early enough for the claim, and then for as long as it is silent. The first sign of life may be that
+// answer: one to an echo may have to wait for a second until the node has found out by which MAC this one is reached.
+func (w *Watcher) resolvesSilentNode() bool { return w.misses >= w.settings.Misses-quietRounds }
+
+// isSilenceQuestionDue reports whether the link is asked for addresses in this round of a silence: early enough for the
+// claim, and seldom after both successors could claim.
 func (w *Watcher) isSilenceQuestionDue() bool {
-	firstAsked, bothMayClaim := w.settings.Misses-quietRounds, w.settings.Misses+w.settings.secondRankRounds()
+	bothMayClaim := w.settings.Misses + w.settings.secondRankRounds()
 	switch roundsSince := w.misses - bothMayClaim; {
-	case w.misses < firstAsked:
+	case !w.resolvesSilentNode():
 		return false
 	case roundsSince <= 0:
 		return true

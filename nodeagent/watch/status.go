@@ -17,7 +17,7 @@ var readyMessages = map[string]string{
 	ReasonLate:     "this node is too busy to watch %s, or loses answers",
 	ReasonNoAnswer: "%s has answered neither echoes nor, if they count, ARP requests or neighbour solicitations",
 	ReasonSilent:   "%s does not answer any more, and others do",
-	ReasonDoubtful: "%s answers no echoes any more, and is watched by ARP requests or neighbour solicitations",
+	ReasonDoubtful: "%s does not answer echoes steadily, and is watched by ARP requests or neighbour solicitations, too",
 	ReasonNoWitness: "neither another node than %s nor a gateway tells whether this one is cut off: silence would mean " +
 		"nothing",
 	ReasonWatching: "watching %s",

@@ -78,7 +78,7 @@ type Watcher struct {
 
 // liveness is how a node answers.
 type liveness struct {
-	// hasEchoed means that the node has answered an echo. From then on nothing else counts.
+	// hasEchoed means that the node has answered an echo. From then on nothing else counts, until hasCeasedToEcho.
 	hasEchoed bool
 	// hasCeasedToEcho means that the node has given another answer when it answered no echo. Until steadyEchoes
 	// rounds in a row bring echoes again, both kinds count: a kernel that limits how many it answers lets some
@@ -101,9 +101,12 @@ func (l *liveness) noteEcho() {
 	l.hasEchoed = !l.hasCeasedToEcho
 }
 
-// noteAnswerWithoutEcho notes an answer that counts though it is none to an echo.
+// noteAnswerWithoutEcho notes an answer that counts though it is none to an echo. It says nothing of echoes if one has
+// been answered in the same round.
 func (l *liveness) noteAnswerWithoutEcho() {
-	l.hasEchoed, l.hasCeasedToEcho = false, true
+	if !l.hasEchoedInRound {
+		l.hasEchoed, l.hasCeasedToEcho = false, true
+	}
 }
 
 // judgeEchoes draws the conclusion of a round in which the node was asked.
@@ -199,7 +202,7 @@ func (w *Watcher) SetTarget(target Target) {
 
 // needsGateways reports whether gateways are witnesses: no node can be one. A switch that is the gateway
 // of all nodes answers this one also when it is cut off from the others together with that switch. So
-// gateways count only where there is no other node, or where all were silent when the watched node
+// gateways count only where there is no other node, or where each was silent when the watched node
 // answered, which shows that this node was not cut off.
 func (w *Watcher) needsGateways() bool {
 	if w.settings.TrustsEchoOnly {
@@ -224,6 +227,19 @@ func (w *Watcher) lacksWitness() bool {
 
 // isLate reports whether too many rounds were late.
 func (w *Watcher) isLate() bool { return len(w.lateAt) >= lateRounds }
+
+// LivingNodes are the names of the nodes that the Watcher judges, and that answer it: the watched one, and other
+// successors.
+func (w *Watcher) LivingNodes() []string {
+	var living []string
+	if w.watched.isKnown && w.watched.isAlive {
+		living = append(living, w.target.Watched.Name)
+	}
+	for _, watcher := range w.successorWatchers {
+		living = append(living, watcher.LivingNodes()...)
+	}
+	return living
+}
 
 // IsArmed reports whether an address is armed: it is claimed when the watched node is silent.
 func (w *Watcher) IsArmed(addr netip.Addr) bool {

@@ -563,7 +563,7 @@ func TestQuestionsInSilence(t *testing.T) {
 	}
 	clear(w.asked)
 	w.mustClaim(100)
-	for addr, want := range map[netip.Addr]int{first: 0, second: 20, third: 0, node1Addr: 20} {
+	for addr, want := range map[netip.Addr]int{first: 0, second: 20, third: 0, node1Addr: 100} {
 		if got := w.asked[question{Resolve, addr}]; got != want {
 			t.Errorf("%s is asked for %d times in the next hundred rounds, want %d", addr, got, want)
 		}
@@ -724,6 +724,52 @@ func TestAnswersOfEarlierRounds(t *testing.T) {
 		w.stations[0].echoDelay = delay
 		w.mustClaim(cold)
 		w.mustBe(want)
+	}
+}
+
+// A node that is back answers echoes at once, or only after it has found out by which MAC this one is reached: then its
+// other answers are the first sign of life.
+func TestReturningNodeIsHeardAtOnce(t *testing.T) {
+	t.Parallel()
+	for echoDelay, want := range []string{ReasonWatching, ReasonDoubtful} {
+		for silent := range slowRounds {
+			w := newWorld(t)
+			w.mustClaim(cold)
+			w.stations[0].isDead = true
+			w.mustClaim(20+silent, first, second)
+			w.stations[0].isDead, w.stations[0].echoDelay = false, 7*echoDelay
+			w.repeats = nil
+			w.mustClaim(2)
+			if len(w.repeats) != 2 {
+				t.Errorf("after %d silent rounds this node repeats %v", 20+silent, w.repeats)
+			}
+			w.mustBe(want)
+			w.stations[0].echoDelay = 0
+			w.mustClaim(steadyEchoes + 7)
+			w.mustBe(ReasonWatching)
+		}
+	}
+}
+
+func TestLivingNodes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for what, c := range []struct {
+		change func()
+		want   []string
+	}{
+		{func() {}, []string{"node1"}},
+		{func() { w.stations[0].isDead = true }, nil},
+		{func() { w.stations[0].isDead = false }, []string{"node1"}},
+	} {
+		c.change()
+		w.run(cold)
+		if got := w.watcher.LivingNodes(); !slices.Equal(got, c.want) {
+			t.Errorf("step %d: %v, want %v", what, got, c.want)
+		}
+	}
+	if got := newSucceeded(t).watcher.LivingNodes(); !slices.Equal(got, []string{"node3"}) {
+		t.Errorf("%v, want the successor that has claimed the addresses", got)
 	}
 }
 
