@@ -296,6 +296,35 @@ func TestClaimFails(t *testing.T) {
 	})
 }
 
+// A claim that the kernel refuses is over when the node answers again: the address is not taken in the node's next
+// pause, but once it is dead.
+func TestFailedClaimEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newClaiming(t, "")
+		w.start(true)
+		w.watch()
+		w.kernel.Refuse(netip.MustParseAddr(claimed), errors.New("refused"))
+		w.setStation("192.0.2.12", node2MAC, false, false)
+		time.Sleep(3 * time.Second)
+		w.setStation("192.0.2.12", node2MAC, true, true)
+		time.Sleep(3 * time.Second)
+		w.expect("state", "", w.states("node1-standby"))
+		w.kernel.TakeCalls()
+		w.kernel.Refuse(netip.MustParseAddr(claimed), nil)
+		for _, silence := range []struct {
+			lasts time.Duration
+			want  []string
+		}{{300 * time.Millisecond, nil}, {700 * time.Millisecond, []string{"Add 192.0.2.1/32 eth0"}}} {
+			w.setStation("192.0.2.12", node2MAC, false, false)
+			pacing.Signal(w.wake)
+			time.Sleep(silence.lasts)
+			w.expect("changes after "+silence.lasts.String(), silence.want, w.kernel.TakeCalls())
+			w.setStation("192.0.2.12", node2MAC, true, true)
+			time.Sleep(3 * time.Second)
+		}
+	})
+}
+
 // An agent that starts while the API server is away goes on with what it had claimed, watches again,
 // and repeats the claim when the node answers from which it claimed the address.
 func TestClaimSurvivesRestart(t *testing.T) {

@@ -51,8 +51,9 @@ type watching struct {
 	mu    sync.Mutex
 	ctx   context.Context // of Start; nil before
 	links map[string]*watchedLink
-	// claims are those that no sync has taken yet.
-	claims map[netip.Addr]plan.Claim
+	// claims are those that no sync has taken yet, and revived the nodes that have answered anew since one has.
+	claims  map[netip.Addr]plan.Claim
+	revived map[plan.WatchedNode]bool
 	// wakes bounds how often the worker is woken because a reason has changed.
 	wakes pacing.Batch
 }
@@ -72,7 +73,8 @@ func newWatching(a *Agent) *watching {
 		nodeName: a.NodeName, openExchange: a.OpenExchange, neighbours: a.Neighbours, defender: a.defender,
 		freshness: a.freshness,
 		metrics:   a.Metrics, tasks: a.Tasks, wake: a.wake,
-		links: map[string]*watchedLink{}, claims: map[netip.Addr]plan.Claim{}, wakes: pacing.Batch{Gap: time.Second},
+		links: map[string]*watchedLink{}, claims: map[netip.Addr]plan.Claim{}, revived: map[plan.WatchedNode]bool{},
+		wakes: pacing.Batch{Gap: time.Second},
 	}
 }
 
@@ -141,23 +143,31 @@ func (w *watching) addClaims(claims map[netip.Addr]plan.Claim) {
 	}
 }
 
-// dropClaims drops the claims of a node's addresses that no sync has taken yet: the node answers again. The caller
-// holds the lock.
-func (w *watching) dropClaims(iface, node string, addrs []netip.Addr) {
-	for _, addr := range addrs {
-		if c, isClaimed := w.claims[addr]; isClaimed && c.Interface == iface && c.PreviousHolder == node {
-			delete(w.claims, addr)
-		}
-	}
+// noteRevived notes that a node answers anew, and drops the claims of its addresses that no sync has taken yet. The
+// worker ends others. The caller holds the lock.
+func (w *watching) noteRevived(node plan.WatchedNode) {
+	w.revived[node] = true
+	pacing.Signal(w.wake)
+	maps.DeleteFunc(w.claims, func(_ netip.Addr, c plan.Claim) bool {
+		return plan.WatchedNode{Interface: c.Interface, Name: c.PreviousHolder} == node
+	})
 }
 
-// takeClaims returns the claims that watchers have made since it was last called.
-func (w *watching) takeClaims() map[netip.Addr]plan.Claim {
+// takeClaims returns the claims that watchers have made since it was last called, and the nodes that answer or have
+// answered anew since then.
+func (w *watching) takeClaims() (map[netip.Addr]plan.Claim, map[plan.WatchedNode]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	claims := w.claims
-	w.claims = map[netip.Addr]plan.Claim{}
-	return claims
+	claims, living := w.claims, w.revived
+	w.claims, w.revived = map[netip.Addr]plan.Claim{}, map[plan.WatchedNode]bool{}
+	for iface, l := range w.links {
+		for _, watcher := range l.watchers {
+			for _, name := range watcher.LivingNodes() {
+				living[plan.WatchedNode{Interface: iface, Name: name}] = true
+			}
+		}
+	}
+	return claims, living
 }
 
 // takeStandbyStatuses returns the statuses of the Announcements with standby, notes that the worker knows the reasons
@@ -251,7 +261,9 @@ func (w *watching) runRound(ctx context.Context, l *watchedLink, x Exchange) err
 	}
 	for _, step := range steps {
 		repeated = append(repeated, step.Repeats...)
-		w.dropClaims(l.iface, step.Node, step.Repeats)
+		if len(step.Repeats) > 0 {
+			w.noteRevived(plan.WatchedNode{Interface: l.iface, Name: step.Node})
+		}
 		if len(step.Claims) > 0 {
 			log.FromContext(ctx).Info("A watched node is silent", "node", step.Node, "interface", l.iface,
 				"for", step.SilentFor.String(), "addresses", len(step.Claims))

@@ -365,6 +365,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 	a.defender.noteObserved(observed)
 	a.Neighbours.SetPodMACs(plan.PodMACs(observed))
 	held, yields := a.defender.heldAndYields()
+	claims, living := a.watching.takeClaims()
 	return plan.Inputs{
 		Now:                         a.Tasks.Now(),
 		LBNodeAgentName:             a.LBNodeAgentName,
@@ -380,7 +381,8 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 		Yields:                      yields,
 		CheckedContestEpochs:        a.defender.checkedContestEpochs(),
 		ProbeAnswers:                a.prober.takeAnswers(),
-		Claims:                      a.watching.takeClaims(),
+		Claims:                      claims,
+		LivingNodes:                 living,
 	}, nil
 }
 

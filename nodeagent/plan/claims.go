@@ -29,19 +29,32 @@ type Claim struct {
 
 // updateClaims takes over the claims that watchers have made, and forgets those that are over. What
 // the checkpoint says ends none: the manager may know better. Nor does what the API server says
-// while an Announcement is missing, which may ask for the address.
+// while an Announcement is missing, which may ask for the address. An earlier claim that has not made the node have the
+// address is also over when the node answers again from which it was claimed: if that node dies, watchers claim anew.
 func (d *decisionBuilder) updateClaims() {
 	if len(d.in.Claims)+len(d.memory.Claims) == 0 {
 		return
 	}
 	d.successionIndex = newSuccessionIndex(d.in)
 	claims := map[netip.Addr]Claim{}
-	maps.Copy(claims, d.memory.Claims)
+	for addr, c := range d.memory.Claims {
+		if !d.in.LivingNodes[WatchedNode{c.Interface, c.PreviousHolder}] || d.in.hasClaimed(addr, c) {
+			claims[addr] = c
+		}
+	}
 	maps.Copy(claims, d.in.Claims)
 	if !d.IsNothingKnown && !d.in.IsFromCheckpoint && d.withdrawNothingFor == 0 {
 		maps.DeleteFunc(claims, func(addr netip.Addr, c Claim) bool { return d.successionIndex.isOver(addr, c) })
 	}
 	d.memory.Claims = claims
+}
+
+// hasClaimed reports whether the node has an address that it has claimed, and has not yielded it.
+func (in *Inputs) hasClaimed(addr netip.Addr, c Claim) bool {
+	y, isYielded := in.Yields[addr]
+	return (!isYielded || y.Epoch < c.Epoch) && slices.ContainsFunc(in.Observed.Addresses, func(a Address) bool {
+		return a.IsOurs && a.Interface == c.Interface && a.Prefix.Addr() == addr
+	})
 }
 
 // successionIndex is what the API server says of the addresses that the node may have by claims.

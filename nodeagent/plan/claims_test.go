@@ -64,6 +64,12 @@ func TestClaims(t *testing.T) {
 			in.Announcements[0].Spec.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1", 24, edit...)}
 		}
 	}
+	lives := func(name string) func(*Inputs) {
+		return func(in *Inputs) { in.LivingNodes = map[WatchedNode]bool{{"eth0", name}: true} }
+	}
+	yields := func(in *Inputs) {
+		in.Yields = map[netip.Addr]YieldedAddress{heldAddr: {Epoch: 4, MAC: stranger, AnsweredAt: begin}}
+	}
 	claimed := []string{"Add eth0 192.0.2.1/32"}
 	withdrawn := []string{"Remove eth0 192.0.2.1/32"}
 	for name, c := range map[string]struct {
@@ -87,9 +93,17 @@ func TestClaims(t *testing.T) {
 		"held on a start without an API server": {
 			true, edits{isNamed(), isHeld, isFromCheckpoint, after(time.Hour)}, nil, false, 1, 4,
 		},
-		"adopted":                                {true, edits{isNamed(), isHeld, asks(epochIs(4))}, nil, false, 0, 4},
-		"adopted, and no successor any more":     {true, edits{isHeld, asks(epochIs(4))}, nil, false, 0, 4},
-		"given to the node under a higher epoch": {true, edits{isNamed(), isHeld, asks(epochIs(7))}, nil, false, 0, 7},
+		"the node lives, and this one has not added it": {true, edits{isNamed(), lives("node2")}, nil, false, 0, 0},
+		"the node lives, and this one has it":           {true, edits{isNamed(), isHeld, lives("node2")}, nil, false, 1, 4},
+		"the node lives, and this one has yielded it": {
+			true, edits{isNamed(), isHeld, lives("node2"), yields}, withdrawn, false, 0, 0,
+		},
+		"another node lives":                      {true, edits{isNamed(), lives("node3")}, claimed, false, 1, 4},
+		"the node has lived until it was claimed": {false, edits{isNamed(), lives("node2")}, claimed, false, 1, 4},
+		"yielded, while the node is silent":       {true, edits{isNamed(), yields}, nil, false, 1, 4},
+		"adopted":                                 {true, edits{isNamed(), isHeld, asks(epochIs(4))}, nil, false, 0, 4},
+		"adopted, and no successor any more":      {true, edits{isHeld, asks(epochIs(4))}, nil, false, 0, 4},
+		"given to the node under a higher epoch":  {true, edits{isNamed(), isHeld, asks(epochIs(7))}, nil, false, 0, 7},
 		"given to the node under a higher epoch, says the checkpoint": {
 			true, edits{isNamed(), isHeld, asks(epochIs(7)), isFromCheckpoint}, nil, false, 1, 7,
 		},
@@ -117,7 +131,7 @@ func TestClaims(t *testing.T) {
 		"refused, says the checkpoint":    {true, edits{isHeld, isFromCheckpoint}, nil, false, 1, 4},
 	} {
 		in := inputsFor()
-		claim := map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
+		claim := map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, PreviousHolder: "node2", QuietAt: begin}}
 		memory := Memory{}
 		if c.isKnown {
 			memory.Claims = claim
@@ -144,20 +158,6 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// The desired address of a claim says since when its previous holder has been silent: for Claim.SilentFor before
-// Claim.QuietAt.
-func TestClaimSaysSinceWhen(t *testing.T) {
-	t.Parallel()
-	in := inputsFor()
-	in.Standbys = []purelbv1.Announcement{standby()}
-	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin, SilentFor: time.Second}}
-	_, decision := Decide(Memory{}, in)
-	desired := decision.Desired()
-	if len(desired) != 1 || !desired[0].SilentSince.Equal(begin.Add(-time.Second)) {
-		t.Errorf("%+v, want silence since a second", desired)
-	}
-}
-
 // Once the claim is adopted the address is as the entry says, also while the checkpoint alone says so.
 func TestAdoptedClaimIsNotProvisional(t *testing.T) {
 	t.Parallel()
@@ -169,6 +169,20 @@ func TestAdoptedClaimIsNotProvisional(t *testing.T) {
 		if len(desired) != 1 || desired[0].IsProvisional {
 			t.Errorf("checkpoint %v: %+v, want what the entry says", isFromCheckpoint, desired)
 		}
+	}
+}
+
+// The desired address of a claim says since when its previous holder has been silent: for Claim.SilentFor before
+// Claim.QuietAt.
+func TestClaimSaysSinceWhen(t *testing.T) {
+	t.Parallel()
+	in := inputsFor()
+	in.Standbys = []purelbv1.Announcement{standby()}
+	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin, SilentFor: time.Second}}
+	_, decision := Decide(Memory{}, in)
+	desired := decision.Desired()
+	if len(desired) != 1 || !desired[0].SilentSince.Equal(begin.Add(-time.Second)) {
+		t.Errorf("%+v, want silence since a second", desired)
 	}
 }
 

@@ -20,7 +20,8 @@ const (
 	// address: long enough for an agent that waits for the API server meanwhile.
 	SilenceValidFor = 10 * time.Second
 	// watcherSilenceValidFor is for how long the silence that a watcher has found does: it has asked for two rounds,
-	// and the node that was silent is watched as before. Who is too busy to take a claim for longer asks again.
+	// and the node that was silent is watched as before. Who is too busy to take a claim for longer asks again, unless
+	// local.probe is disabled.
 	watcherSilenceValidFor = time.Second
 
 	// ProxyRetry is how often the service proxy is asked again, and ProxyPatience for how

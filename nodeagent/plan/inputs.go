@@ -47,7 +47,12 @@ type Inputs struct {
 	ProbeAnswers []ProbeAnswer
 	// Claims are those that watchers have made since the last decision.
 	Claims map[netip.Addr]Claim
+	// LivingNodes are the watched nodes that answer, or have answered anew since the last decision.
+	LivingNodes map[WatchedNode]bool
 }
+
+// WatchedNode is a node that this one watches, and the interface of this one by which it does.
+type WatchedNode struct{ Interface, Name string }
 
 // IncludedCommonAnnouncements returns the CommonAnnouncements that the node is to announce: all of its
 // LBNodeAgent, or none.
