@@ -32,8 +32,8 @@ type Defence struct {
 	// announcements, checks and logs bound how often frames make the agent announce addresses, ask single
 	// stations, and log.
 	announcements, checks, logs *rate.Limiter
-	// repeatsDue are the claims that are to be repeated, and repeats bounds how often they are.
-	repeatsDue map[netip.Addr]bool
+	// repeatsDue says of claims that are to be repeated how many times they are, and repeats bounds how often.
+	repeatsDue map[netip.Addr]int
 	repeats    *rate.Limiter
 }
 
@@ -43,7 +43,7 @@ func NewDefence() *Defence {
 	return &Defence{
 		Held: map[netip.Addr]Held{}, Yields: map[netip.Addr]YieldedAddress{}, HeldStates: map[netip.Addr]*HeldState{},
 		announcements: limiter(announceRate), checks: limiter(checkRate), logs: limiter(logRate),
-		repeatsDue: map[netip.Addr]bool{}, repeats: limiter(repeatRate),
+		repeatsDue: map[netip.Addr]int{}, repeats: limiter(repeatRate),
 	}
 }
 

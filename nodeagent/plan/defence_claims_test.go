@@ -59,7 +59,7 @@ func TestClaimsAreRepeated(t *testing.T) {
 	byClaim := func(h *Held) { h.IsProvisional = true }
 	var held []Held
 	var addrs []netip.Addr
-	for addr := heldAddr; len(addrs) < repeatRate+100; addr = addr.Next() {
+	for addr := heldAddr; len(addrs) < 3*repeatRate; addr = addr.Next() {
 		held, addrs = append(held, heldOn("eth0", addr, byClaim)), append(addrs, addr)
 	}
 	entry, unknown := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
@@ -88,12 +88,29 @@ func TestClaimsAreRepeated(t *testing.T) {
 		}
 	}
 	later := begin.Add(time.Hour)
-	for range 2 {
+	for range 2 * len(addrs) / repeatRate {
 		_, _ = d.RepeatClaims(nil, later)
 		later = later.Add(time.Hour)
 	}
 	if repeated, mayLog := d.RepeatClaims(nil, later); len(repeated) > 0 || mayLog {
 		t.Errorf("%d claims are repeated although no node answers", len(repeated))
+	}
+}
+
+// A claim is repeated once more a second later: a frame can be lost.
+func TestClaimIsRepeatedTwice(t *testing.T) {
+	t.Parallel()
+	d := holding(heldOn("eth0", heldAddr, isProvisional))
+	addrs := []netip.Addr{heldAddr}
+	var at []time.Duration
+	for after := time.Duration(0); after < 10*time.Second; after += 100 * time.Millisecond {
+		if repeated, _ := d.RepeatClaims(addrs, begin.Add(after)); len(repeated) > 0 {
+			at = append(at, after)
+		}
+		addrs = nil
+	}
+	if want := []time.Duration{0, repeatGap}; !slices.Equal(at, want) {
+		t.Errorf("repeated after %v, want after %v", at, want)
 	}
 }
 

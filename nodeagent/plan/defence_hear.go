@@ -1,11 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // Frame is a frame in which a station says that it has an address.
@@ -123,27 +122,35 @@ func (d *Defence) allowAnnouncement(state *HeldState, gap time.Duration, now tim
 	return true
 }
 
-// RepeatClaims returns which addresses to announce once more now, ascending, of those that the node has by a claim:
-// addrs, which are those of a node that was silent and answers, and others that it was told of before. What has been
-// announced in the last repeatGap waits, as does what the rate does not allow. mayLog means that the rate of log
-// lines allows one.
+// RepeatClaims returns which addresses to announce once more now, of those that the node has by a claim: addrs, which
+// are those of a node that was silent and answers, and others that it was told of before. Each is announced
+// repeatTimes, as a frame can be lost, those first that were not for longest. What has been announced in the last
+// repeatGap waits, as does what the rate does not allow. mayLog means that the rate of log lines allows one.
 func (d *Defence) RepeatClaims(addrs []netip.Addr, now time.Time) (repeated []Held, mayLog bool) {
 	for _, addr := range addrs {
-		d.repeatsDue[addr] = true
+		d.repeatsDue[addr] = repeatTimes
 	}
-	for addr := range order.ByKey(d.repeatsDue, netip.Addr.Compare) {
-		h, isHeld := d.Held[addr]
-		if !isHeld || !h.IsProvisional {
+	var due []netip.Addr
+	for addr := range d.repeatsDue {
+		switch h, isHeld := d.Held[addr]; {
+		case !isHeld || !h.IsProvisional:
 			delete(d.repeatsDue, addr)
-			continue
+		case now.Sub(d.HeldStates[addr].AnnouncedAt) >= repeatGap:
+			due = append(due, addr)
 		}
-		state := d.HeldStates[addr]
-		if now.Sub(state.AnnouncedAt) < repeatGap || !d.repeats.AllowN(now, 1) {
-			continue
+	}
+	slices.SortFunc(due, func(a, b netip.Addr) int {
+		return cmp.Or(d.HeldStates[a].AnnouncedAt.Compare(d.HeldStates[b].AnnouncedAt), a.Compare(b))
+	})
+	for _, addr := range due {
+		if !d.repeats.AllowN(now, 1) {
+			break
 		}
-		state.AnnouncedAt = now
-		delete(d.repeatsDue, addr)
-		repeated = append(repeated, h)
+		d.HeldStates[addr].AnnouncedAt = now
+		if d.repeatsDue[addr]--; d.repeatsDue[addr] == 0 {
+			delete(d.repeatsDue, addr)
+		}
+		repeated = append(repeated, d.Held[addr])
 	}
 	return repeated, len(repeated) > 0 && d.logs.AllowN(now, 1)
 }

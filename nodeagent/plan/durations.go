@@ -100,6 +100,8 @@ const (
 	// repeatRate bounds announcements to a node that was silent and answers: once in a repeatGap for each address, and
 	// of that many addresses at once.
 	repeatRate = 1000
+	// repeatTimes is how many times each is announced so.
+	repeatTimes = 2
 	// checkRate bounds questions for single stations. That many addresses can be yielded at
 	// once, when another node takes over all of them.
 	checkRate = 1000
