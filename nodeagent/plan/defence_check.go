@@ -49,11 +49,11 @@ func (d *Defence) beginCheck(addr netip.Addr, state *HeldState, mac string, isCl
 	if _, isBegun := state.Checks[mac]; isBegun || len(state.Checks) >= MaxChecks {
 		return nil
 	}
-	c := state.addCheck(addr, mac, now)
-	c.IsClaimant = isClaimant
 	if !d.checks.AllowN(now, 1) {
 		return nil
 	}
+	c := state.addCheck(addr, mac, now)
+	c.IsClaimant = isClaimant
 	return c
 }
 
