@@ -283,15 +283,20 @@ func TestClaimBehindProxy(t *testing.T) {
 	})
 }
 
+// claimInVain lets node2 be watched, and die, while the kernel refuses its address.
+func (w *claiming) claimInVain() {
+	w.watch()
+	w.kernel.Refuse(netip.MustParseAddr(claimed), errors.New("refused"))
+	w.setStation("192.0.2.12", node2MAC, false, false)
+	time.Sleep(3 * time.Second)
+}
+
 // A claim that the kernel refuses is reported.
 func TestClaimFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newClaiming(t, "")
 		w.start(true)
-		w.watch()
-		w.kernel.Refuse(netip.MustParseAddr(claimed), errors.New("refused"))
-		w.setStation("192.0.2.12", node2MAC, false, false)
-		time.Sleep(3 * time.Second)
+		w.claimInVain()
 		w.expect("state", "192.0.2.1 Failed AddFailed", w.states("node1-standby"))
 	})
 }
@@ -302,10 +307,7 @@ func TestFailedClaimEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newClaiming(t, "")
 		w.start(true)
-		w.watch()
-		w.kernel.Refuse(netip.MustParseAddr(claimed), errors.New("refused"))
-		w.setStation("192.0.2.12", node2MAC, false, false)
-		time.Sleep(3 * time.Second)
+		w.claimInVain()
 		w.setStation("192.0.2.12", node2MAC, true, true)
 		time.Sleep(3 * time.Second)
 		w.expect("state", "", w.states("node1-standby"))

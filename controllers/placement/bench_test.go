@@ -142,8 +142,8 @@ func BenchmarkPlanStandbys(b *testing.B) {
 	}
 }
 
-// settledInRacks is a cluster whose nodes watch each other, each rack with a subnet of its own. Each address may be on
-// two nodes only, as that of a Service with policy Local and two pods.
+// settledInRacks returns a cluster whose nodes watch each other. Each rack has a subnet of its own. Only two nodes may
+// have each address, as if its Service had policy Local and two pods.
 func settledInRacks(b testing.TB, racks, nodesOfRack int) placement.Inputs {
 	b.Helper()
 	inputs := placement.Inputs{NamesSuccessors: true}

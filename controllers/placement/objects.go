@@ -18,7 +18,7 @@ type StoredObject struct {
 	Witnesses []string
 }
 
-// isOf reports whether the object belongs to the plan whose first object is named first.
+// isOf reports whether the object belongs to a plan. The argument is the name of the plan's first object.
 func (o *StoredObject) isOf(first string) bool {
 	return o.Name == first || strings.HasPrefix(o.Name, first+"-")
 }

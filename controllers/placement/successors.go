@@ -368,7 +368,8 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 // writeSuccessors writes the chosen successors into the entry that the holder is to have. A
 // node that was named keeps its epoch, whatever its rank; others get epochs that no node was
 // given and that are reserved for no other. While it is too early for these, named successors that were not
-// chosen fill the places; and if nobody was chosen instead of those whose Leases have expired, these remain.
+// chosen fill the places. If the Leases of all named successors have expired, and no other node may be named, the entry
+// keeps them.
 func (p *placer) writeSuccessors(h *heldAddress) {
 	e := &p.result.Entries[h.holder.Name][h.entryIndex]
 	isEarly := p.isTooEarlyForSuccessors(h)

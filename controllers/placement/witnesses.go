@@ -27,10 +27,10 @@ func (w scoredWitness) compare(other scoredWitness) int {
 }
 
 // chooseWitnesses chooses nodes by which a watcher can tell whether it is cut off itself, sorted by name: current are
-// its witnesses until now, each once or more often, which remain if they may. The others are the first by a hash among
-// the nodes that are on the link and whose agents are alive. They are of as many values of the label topologyKey as
-// there are, even if one that might remain is replaced for that: what is cut off together, such as a rack, has few of
-// them.
+// its witnesses until now, and may name one more than once. A current witness remains if mayRemainWitness says so. The
+// others are the first by a hash among the nodes that are on the link and whose agents are alive. The witnesses have as
+// many values of the label topologyKey as possible, even if a current one is replaced for that: nodes that are cut off
+// together, as those of a rack are, are then few of them.
 func (p *placer) chooseWitnesses(key standbyKey, link *Interface, current []string, topologyKey string) []*Node {
 	bestOfDomain, found := map[string][]scoredWitness{}, 0
 	consider := func(n *Node) {
