@@ -158,6 +158,9 @@ type state struct {
 	blockedReason string
 	// isRestart means that an earlier speaker ran since the node booted.
 	isRestart bool
+	// mayBeRestart means that there is a checkpoint, which cannot be used: the speaker goes by what the
+	// kernel has when the first round begins.
+	mayBeRestart bool
 	// mayOpenSessions means that sessions may be opened: the service proxy works, or has been waited for.
 	mayOpenSessions bool
 	startedAt       time.Time
@@ -285,7 +288,8 @@ func (s *Speaker) restore(ctx context.Context) error {
 	}
 	s.routing = routing
 	s.state = state{
-		isRestart: isSameBoot, mayOpenSessions: isSameBoot, startedAt: s.Tasks.Now(), routers: map[string]netip.Addr{},
+		isRestart: isSameBoot, mayBeRestart: err != nil, mayOpenSessions: isSameBoot,
+		startedAt: s.Tasks.Now(), routers: map[string]netip.Addr{},
 		addresses: map[string][]plan.Address{}, bootID: bootID,
 		unit:           unitWatch{dir: s.UnitDir},
 		libraryRefusal: libraryRefusal{backoff: pacing.Backoff{Min: minRefusalRetry, Max: maxRefusalRetry}},
@@ -381,6 +385,9 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		s.state.blockedReason = "what the node has to advertise is not known, and nothing changes: " + err.Error()
 		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, isDrained))
+	}
+	if s.state.mayBeRestart {
+		s.state.isRestart, s.state.mayBeRestart = len(addresses) > 0, false
 	}
 	if err := s.startServer(ctx, routing); err != nil {
 		s.state.blockedReason = "BGP cannot be started, and is tried again: " + err.Error()

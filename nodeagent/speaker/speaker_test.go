@@ -437,15 +437,25 @@ func TestNodeRoutingIsDeleted(t *testing.T) {
 	}
 }
 
-// TestFaultCheckpoints has speakers that find a checkpoint that they cannot use.
+// TestFaultCheckpoints has speakers that find a checkpoint that they cannot use. Where the kernel has addresses of the
+// agent, it has forwarded while no speaker ran, and routers that have routes are to keep them.
 func TestFaultCheckpoints(t *testing.T) {
 	for _, text := range []string{"", "{", `{"version":99}`, `{"version":1,"nodeName":"node2"}`} {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+		for _, forwards := range []bool{true, false} {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w := newWorld(t, dir)
+			want := []string{"start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1 restarting"}
+			if !forwards {
+				w.kernel.addresses = nil
+				want = []string{"start 192.0.2.11", "+192.0.2.1"}
+			}
+			w.expect()
+			w.setRouting(routingOf(1, "192.0.2.1"), false)
+			w.expect(want...)
 		}
-		w := newWorld(t, dir)
-		w.expect()
 	}
 }
 
