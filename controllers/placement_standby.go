@@ -96,8 +96,8 @@ func (r *PlacementReconciler) writeAssignments(
 	errs := make([]error, len(kept))
 	err := forEachParallel(r.ParallelWrites, len(kept), func(i int) error {
 		w := writes[kept[i]]
-		node := w.spec.NodeName
-		_, errs[i] = r.putAnnouncement(ctx, &nodePlan{node: node, labels: nodeLabels(node)}, kept[i], *w.spec, w.stored)
+		// They have no label of their node: who waits by it until a node announces nothing waits for none of them.
+		_, errs[i] = r.putAnnouncement(ctx, &nodePlan{node: w.spec.NodeName}, kept[i], *w.spec, w.stored)
 		return errs[i]
 	})
 	hasFailed := map[string]bool{}

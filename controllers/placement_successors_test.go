@@ -255,6 +255,46 @@ func TestStandbyIsReplaced(t *testing.T) {
 	}
 }
 
+// TestStandbyHasNoLabelOfItsNode checks that who waits for a node's Announcements by their label waits for none that
+// may go meanwhile, and that a label of an earlier version is removed.
+func TestStandbyHasNoLabelOfItsNode(t *testing.T) {
+	ctx := t.Context()
+	b := successorsBench(t)
+	b.NamesSuccessors = true
+	b.settle(b.PlacementReconciler)
+	list := func() (labelled, standbys []v1.Announcement) {
+		all, err := listAllAnnouncements(ctx, b.api, benchNamespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range all {
+			if _, isLabelled := a.Labels[v1.LabelNode]; isLabelled {
+				labelled = append(labelled, a)
+			}
+			if a.Spec.Standby != nil {
+				standbys = append(standbys, a)
+			}
+		}
+		return labelled, standbys
+	}
+	_, standbys := list()
+	standbys[0].Labels = map[string]string{v1.LabelNode: standbys[0].Spec.NodeName, "a": "b"}
+	if err := b.api.Update(ctx, &standbys[0]); err != nil {
+		t.Fatal(err)
+	}
+	b.settle(b.PlacementReconciler)
+	labelled, after := list()
+	if len(labelled) != len(successorNodes) || len(after) != len(standbys) || after[0].Labels["a"] != "b" ||
+		slices.ContainsFunc(labelled, func(a v1.Announcement) bool { return a.Spec.Standby != nil }) {
+		t.Errorf("labelled are %+v, and there are %d with standby, then %d", labelled, len(standbys), len(after))
+	}
+	b.writes.Store(0)
+	b.settle(b.PlacementReconciler)
+	if b.writes.Load() > 0 {
+		t.Errorf("%d writes although nothing changes", b.writes.Load())
+	}
+}
+
 // TestAgentsRestart has the agents of all nodes but the holder restart, one after the other, each for longer than its
 // Lease lasts: nothing is written. When the agent of a successor stays away, others are named once.
 func TestAgentsRestart(t *testing.T) {

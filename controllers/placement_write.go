@@ -199,6 +199,7 @@ func (r *PlacementReconciler) putAnnouncement(
 	for attempt := 1; ; attempt++ {
 		a := &v1.Announcement{ObjectMeta: *meta.DeepCopy(), Spec: spec}
 		a.OwnerReferences = nil
+		delete(a.Labels, v1.LabelNode)
 		for key, value := range n.labels {
 			metav1.SetMetaDataLabel(&a.ObjectMeta, key, value)
 		}

@@ -97,7 +97,7 @@ const (
 	// LabelAgent, on a Node, names the LBNodeAgent whose agent runs there. The
 	// DaemonSet of that LBNodeAgent selects on it. Written by the manager.
 	LabelAgent = "purelb.io/agent"
-	// LabelNode, on an Announcement, a NodeRouting or a Lease, names its node.
+	// LabelNode, on an Announcement that announces addresses, a NodeRouting or a Lease, names its node.
 	LabelNode = "purelb.io/node"
 )
 
