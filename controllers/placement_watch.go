@@ -55,11 +55,18 @@ func (r *PlacementReconciler) Component(cluster ComponentManager) (Component, er
 	}, err
 }
 
-// announcementPlacementChanged keeps out what askers report: placement does not depend on it.
-var announcementPlacementChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	after, ok := e.ObjectNew.(*v1.Announcement)
-	return !ok || after.Spec.Asking == nil || e.ObjectOld.GetGeneration() != after.Generation
-}}
+// announcementPlacementChanged keeps out what askers report, and what watchers report besides the addresses that they
+// have claimed: placement does not depend on it.
+var announcementPlacementChanged = changed(func(before, after *v1.Announcement) bool {
+	switch {
+	case before.Generation != after.Generation:
+	case after.Spec.Asking != nil:
+		return false
+	case after.Spec.Standby != nil:
+		return !equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
+	}
+	return true
+})
 
 // servicePlacementChanged lets through changes of a Service that placement depends on: of
 // a Service that has addresses, or had.

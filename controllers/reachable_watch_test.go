@@ -9,8 +9,8 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// TestReachableMovesNothing checks that placement is woken by what an asker is asked, and by what nodes report of
-// addresses that they announce, and not by what an asker reports.
+// TestReachableMovesNothing checks that placement is woken by what askers and watchers are told, by what nodes report
+// of addresses that they announce, and by claims, and by nothing else that askers and watchers report.
 func TestReachableMovesNothing(t *testing.T) {
 	t.Parallel()
 	version := func(generation int64, reachable metav1.ConditionStatus, asking *v1.Asking) *v1.Announcement {
@@ -19,6 +19,15 @@ func TestReachableMovesNothing(t *testing.T) {
 			Status: v1.AnnouncementStatus{Reachability: []v1.Reachability{{Reachable: reachable}}},
 		}
 	}
+	watcher := func(generation int64, reason string, claimed ...v1.AddressStatus) *v1.Announcement {
+		return &v1.Announcement{
+			ObjectMeta: metav1.ObjectMeta{Generation: generation}, Spec: v1.AnnouncementSpec{Standby: &v1.Standby{}},
+			Status: v1.AnnouncementStatus{
+				Addresses: claimed, Conditions: []metav1.Condition{{Type: v1.ConditionReady, Reason: reason}},
+			},
+		}
+	}
+	claim := v1.AddressStatus{Address: "192.0.2.1", State: v1.StateAnnounced, Epoch: 2}
 	for name, row := range map[string]struct {
 		before, after *v1.Announcement
 		want          bool
@@ -26,6 +35,10 @@ func TestReachableMovesNothing(t *testing.T) {
 		"a report":           {version(1, "True", &v1.Asking{}), version(1, "False", &v1.Asking{}), false},
 		"something is asked": {version(1, "True", &v1.Asking{}), version(2, "True", &v1.Asking{}), true},
 		"an announcer":       {version(1, "True", nil), version(1, "False", nil), true},
+		"what is seen":       {watcher(1, "NoAnswer"), watcher(1, "Watching"), false},
+		"a claim":            {watcher(1, "Watching"), watcher(1, "Watching", claim), true},
+		"a claim is over":    {watcher(1, "Watching", claim), watcher(1, "Watching"), true},
+		"another standby":    {watcher(1, "Watching"), watcher(2, "Watching"), true},
 	} {
 		update := event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after}
 		if got := announcementPlacementChanged.Update(update); got != row.want {
