@@ -24,12 +24,44 @@ func Predict(inputs Inputs) (result Result, isSettled bool) {
 		result = Place(inputs)
 		before = inputs.Entries
 		inputs.Entries, inputs.SharedEntries = AssumeRealised(inputs, &result)
-		inputs.LingeringReports = nil
+		inputs.LingeringReports, inputs.SuccessorClaims = nil, nil
 		if reflect.DeepEqual(before, inputs.Entries) {
 			return result, true
 		}
 	}
 	return result, false
+}
+
+// AssumeClaims adds the claims that successors make when a node is dead: of each of its Local addresses the first
+// successor's that may have it. An address whose successors may not is claimed by nobody. Where entries name
+// successors, the feature gate WireFailover is on.
+func (inputs *Inputs) AssumeClaims(dead string) {
+	nodes, addresses := map[string]*Node{}, map[netip.Addr]*Address{}
+	for i := range inputs.Nodes {
+		nodes[inputs.Nodes[i].Name] = &inputs.Nodes[i]
+	}
+	for i := range inputs.Addresses {
+		addresses[inputs.Addresses[i].Addr] = &inputs.Addresses[i]
+	}
+	inputs.SuccessorClaims = slices.Clip(inputs.SuccessorClaims) // plans share what is before
+	for i := range inputs.Entries {
+		e := &inputs.Entries[i]
+		a := addresses[e.Addr]
+		if e.Node != dead || a == nil {
+			continue
+		}
+		mayClaim := func(s v1.Successor) bool {
+			n := nodes[s.NodeName]
+			return n != nil && reasonAgainst(n, a, successorClaimChecks) == ""
+		}
+		if k := slices.IndexFunc(e.Spec.Successors, mayClaim); k >= 0 {
+			s := e.Spec.Successors[k]
+			inputs.NamesSuccessors = true
+			inputs.SuccessorClaims = append(inputs.SuccessorClaims, SuccessorClaim{
+				Node: s.NodeName, Addr: e.Addr, Epoch: s.Epoch, Holder: dead, Age: ClaimPatience,
+			})
+		}
+	}
 }
 
 // AssumeRealised returns the entries of a result as they are stored and as the agents report on them

@@ -148,6 +148,39 @@ func TestAskedHandover(t *testing.T) {
 	}
 }
 
+// TestPredictClaims predicts what a node's death leads to where nodes follow it: the first successor that may have the
+// address claims it, and has it for good. Without one the manager gives it to a node.
+func TestPredictClaims(t *testing.T) {
+	for _, row := range []struct{ nodes, successors, want string }{
+		{"a:expired b c d", "d b", "d"},
+		{"a:expired b c d", "b d", "b"},
+		{"a:expired b c d:expired", "d b", "b"},
+		{"a:expired b c d:gone", "d b", "b"},
+	} {
+		in := placement.Inputs{Nodes: nodes(t, row.nodes), Addresses: localAddresses(1)}
+		addr := in.Addresses[0].Addr
+		e := entry(t, addr, "a 1 Announced observed")
+		for i, name := range strings.Fields(row.successors) {
+			e.Spec.Successors = append(e.Spec.Successors, v1.Successor{NodeName: name, Epoch: int64(2 + i)})
+		}
+		in.Entries = []placement.Entry{e}
+		in.AssumeClaims("a")
+		result, isSettled := placement.Predict(in)
+		if got := result.NodesOf(&in, addr); !isSettled || !slices.Equal(got, []string{row.want}) {
+			t.Errorf("%s, followed by %s: %v, settled %t", row.nodes, row.successors, got, isSettled)
+		}
+		for _, e := range placement.Place(in).Entries[row.want] {
+			if s := in.Entries[0].Spec.Successors; !slices.Contains(s, v1.Successor{NodeName: row.want, Epoch: e.Epoch}) {
+				t.Errorf("%s, followed by %s: epoch %d is none of %v", row.nodes, row.successors, e.Epoch, s)
+			}
+		}
+		in.Entries[0].Spec.Successors, in.SuccessorClaims = nil, nil
+		if in.AssumeClaims("a"); len(in.SuccessorClaims) > 0 {
+			t.Errorf("nobody follows, and there are %v", in.SuccessorClaims)
+		}
+	}
+}
+
 func TestPredictVirtual(t *testing.T) {
 	address := placement.Address{
 		Addr: netip.MustParseAddr("192.0.2.1"), Group: "r", PoolType: v1.PoolTypeRemote, Mask: 32,

@@ -104,6 +104,34 @@ func expire(node string) func(*Objects) {
 	}
 }
 
+// followedBy has node1's address name successors, the first one first.
+func followedBy(nodes ...string) func(*Objects) {
+	return func(o *Objects) {
+		for i, node := range nodes {
+			o.Announcements[0].Spec.Addresses[0].Successors = append(
+				o.Announcements[0].Spec.Addresses[0].Successors, v1.Successor{NodeName: node, Epoch: int64(3 + i)},
+			)
+		}
+	}
+}
+
+// watchedBy has nodes watch node1: the first one does, the others have no witness.
+func watchedBy(nodes ...string) func(*Objects) {
+	return func(o *Objects) {
+		for i, node := range nodes {
+			ready := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Watching"}
+			if i > 0 {
+				ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NoWitness", "no third node answers"
+			}
+			a := v1.Announcement{Spec: v1.AnnouncementSpec{
+				NodeName: node, Standby: &v1.Standby{Watched: v1.StandbyNode{NodeName: "node1"}},
+			}}
+			a.Namespace, a.Status.Conditions = "purelb-system", []metav1.Condition{ready}
+			o.Standbys = append(o.Standbys, a)
+		}
+	}
+}
+
 // claimed has node3, a successor of node1, claim the address of that node, which still renews its Lease.
 func claimed(o *Objects) {
 	successors := []v1.Successor{{NodeName: "node3", Epoch: 3}}
@@ -255,11 +283,10 @@ func TestGolden(t *testing.T) {
 		}},
 		{"status-unreachable", func(t *testing.T) result { return StatusOf(clusterOf(t, unreachable)) }},
 		{"explain-web-successors", func(t *testing.T) result {
-			return must(ExplainService(clusterOf(t, func(o *Objects) {
-				o.Announcements[0].Spec.Addresses[0].Successors = []v1.Successor{
-					{NodeName: "node3", Epoch: 3}, {NodeName: "node2", Epoch: 4},
-				}
-			}), "shop", "web"))(t)
+			return must(ExplainService(clusterOf(t, followedBy("node3", "node2")), "shop", "web"))(t)
+		}},
+		{"status-watches", func(t *testing.T) result {
+			return StatusOf(clusterOf(t, followedBy("node3", "node2"), watchedBy("node3", "node2")))
 		}},
 		{"explain-web-claimed", func(t *testing.T) result {
 			return must(ExplainService(clusterOf(t, claimed), "shop", "web"))(t)
@@ -299,6 +326,12 @@ func TestGolden(t *testing.T) {
 		}},
 		{"plan-drain", func(t *testing.T) result { return must(OnePlan(PlanDrain(clusterOf(t), "node1")))(t) }},
 		{"plan-lose", func(t *testing.T) result { return must(PlanLoseEach(clusterOf(t)))(t) }},
+		{"plan-lose-followed", func(t *testing.T) result {
+			return must(OnePlan(PlanLose(clusterOf(t, followedBy("node2", "node3")), "node1")))(t)
+		}},
+		{"plan-lose-second-follows", func(t *testing.T) result {
+			return must(OnePlan(PlanLose(clusterOf(t, followedBy("node3", "node2"), expire("node3")), "node1")))(t)
+		}},
 		{"plan-lose-last", func(t *testing.T) result {
 			return must(OnePlan(PlanLose(clusterOf(t, expire("node2"), expire("node3")), "node1")))(t)
 		}},
@@ -449,7 +482,8 @@ func unpacked(t *testing.T, bundle io.Reader) map[string]string {
 func TestSupportBundleIsRedacted(t *testing.T) {
 	var out bytes.Buffer
 	events := []corev1.Event{{Reason: "AddressAssigned"}}
-	if err := WriteSupportBundle(t.Context(), &out, clusterOf(t), events, nil, time.Unix(0, 0)); err != nil {
+	c := clusterOf(t, watchedBy("node3", "node2"))
+	if err := WriteSupportBundle(t.Context(), &out, c, events, nil, time.Unix(0, 0)); err != nil {
 		t.Fatal(err)
 	}
 	contents := unpacked(t, &out)
@@ -466,6 +500,9 @@ func TestSupportBundleIsRedacted(t *testing.T) {
 		if !strings.Contains(contents["purelb-support/"+name], text) {
 			t.Errorf("%s has no %q:\n%s", name, text, contents["purelb-support/"+name])
 		}
+	}
+	if text := contents["purelb-support/announcements.yaml"]; !strings.Contains(text, "no third node answers") {
+		t.Errorf("announcements.yaml does not say why a node does not watch:\n%s", text)
 	}
 	if strings.Contains(contents["purelb-support/services.yaml"], "name: internal") {
 		t.Error("a Service that is not PureLB's is in the bundle")

@@ -62,17 +62,19 @@ const (
 
 // PlanDrain is what excluding a node from load balancing would do.
 func PlanDrain(c *Cluster, node string) (*Plan, error) {
-	return planNode(c, node, "draining node "+node, func(n *placement.Node) { n.IsExcluded = true })
+	return planNode(c, node, "draining node "+node, func(_ *placement.Inputs, n *placement.Node) { n.IsExcluded = true })
 }
 
-// PlanLose is what the sudden death of a node would do.
+// PlanLose is what the sudden death of a node would do: its successors claim its addresses, and of those that have
+// none the manager gives each to a node.
 func PlanLose(c *Cluster, node string) (*Plan, error) {
-	return planNode(c, node, "losing node "+node, func(n *placement.Node) {
+	return planNode(c, node, "losing node "+node, func(inputs *placement.Inputs, n *placement.Node) {
 		n.Liveness, n.IsNotReady, n.IsNotReadyForLong = placement.Expired, true, true
+		inputs.AssumeClaims(node)
 	})
 }
 
-func planNode(c *Cluster, node, change string, apply func(*placement.Node)) (*Plan, error) {
+func planNode(c *Cluster, node, change string, apply func(*placement.Inputs, *placement.Node)) (*Plan, error) {
 	if c.isUnread(kindNodes) {
 		return nil, c.unreadError(kindNodes)
 	}
@@ -82,7 +84,7 @@ func planNode(c *Cluster, node, change string, apply func(*placement.Node)) (*Pl
 	if i < 0 {
 		return nil, fmt.Errorf("there is no Node %s", node)
 	}
-	apply(&after.Nodes[i])
+	apply(&after, &after.Nodes[i])
 	plan := &Plan{Change: change, Unread: c.unreadOf(placementKinds...)}
 	plan.addMoves(c.PlacementInputs, after)
 	plan.conclude()

@@ -134,10 +134,33 @@ func (s *Status) addComponents(c *Cluster) {
 		}
 		s.Components = append(s.Components, component)
 	}
+	s.addWatches(c)
 	s.addPods(c)
 	s.addWebhooks(c)
 	if len(c.LBNodeAgents) == 0 && !c.isUnread(kindLBNodeAgents) {
 		s.add(Critical, "", "lbnodeagent", "there is none: no node runs an agent, and nothing is announced")
+	}
+}
+
+// addWatches counts the watches of nodes by those that are to follow them. One that does not watch costs nothing until
+// the other node dies, and then some seconds: it is no problem of its own.
+func (s *Status) addWatches(c *Cluster) {
+	watches := Component{Name: "watches of nodes"}
+	for i := range c.Standbys {
+		a := &c.Standbys[i]
+		watches.Desired++
+		ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady)
+		switch {
+		case ready != nil && ready.Status == metav1.ConditionTrue:
+			watches.Ready++
+		case ready != nil && watches.Message == "":
+			watches.Message = fmt.Sprintf(
+				"%s of %s: %s: %s", a.Spec.NodeName, a.Spec.Standby.Watched.NodeName, ready.Reason, ready.Message,
+			)
+		}
+	}
+	if watches.Desired > 0 {
+		s.Components = append(s.Components, watches)
 	}
 }
 

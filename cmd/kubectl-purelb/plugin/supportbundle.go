@@ -61,7 +61,8 @@ func WriteSupportBundle(
 		objects any
 	}{
 		{"servicegroups.yaml", redacted(c.ServiceGroups)}, {"lbnodeagents.yaml", redacted(c.LBNodeAgents)},
-		{"announcements.yaml", redacted(c.Announcements)}, {"commonannouncements.yaml", redacted(c.Commons)},
+		{"announcements.yaml", redacted(slices.Concat(c.Announcements, c.Standbys, c.Askings))},
+		{"commonannouncements.yaml", redacted(c.Commons)},
 		{"bgppeers.yaml", redacted(c.BGPPeers)}, {"noderoutings.yaml", redacted(c.NodeRoutings)},
 		{"services.yaml", redacted(ours)}, {"nodes.yaml", redacted(c.Nodes)}, {"leases.yaml", redacted(c.Leases)},
 		{"deployments.yaml", redactedDeployments(c)}, {"pods.yaml", redactedPods(c)}, {"events.yaml", redacted(events)},
