@@ -32,33 +32,25 @@ func Predict(inputs Inputs) (result Result, isSettled bool) {
 	return result, false
 }
 
-// AssumeClaims adds the claims that successors make when a node is dead: of each of its Local addresses the first
-// successor's that may have it. An address whose successors may not is claimed by nobody. Where entries name
-// successors, the feature gate WireFailover is on.
+// AssumeClaims adds the claims that successors make when a node is dead: of each Local address that the node holds, the
+// first of its successors claims it whose claim would count. If there is none, nobody claims the address.
 func (inputs *Inputs) AssumeClaims(dead string) {
-	nodes, addresses := map[string]*Node{}, map[netip.Addr]*Address{}
-	for i := range inputs.Nodes {
-		nodes[inputs.Nodes[i].Name] = &inputs.Nodes[i]
-	}
+	p := newPlacer(*inputs)
+	inputs.SuccessorClaims = slices.Clip(inputs.SuccessorClaims) // other copies of the inputs keep theirs
 	for i := range inputs.Addresses {
-		addresses[inputs.Addresses[i].Addr] = &inputs.Addresses[i]
-	}
-	inputs.SuccessorClaims = slices.Clip(inputs.SuccessorClaims) // plans share what is before
-	for i := range inputs.Entries {
-		e := &inputs.Entries[i]
-		a := addresses[e.Addr]
-		if e.Node != dead || a == nil {
+		a := &inputs.Addresses[i]
+		e := p.holderOrReservingEntry(a)
+		if e == nil || e.Node != dead {
 			continue
 		}
-		mayClaim := func(s v1.Successor) bool {
-			n := nodes[s.NodeName]
+		k := slices.IndexFunc(e.Spec.Successors, func(s v1.Successor) bool {
+			n := p.nodeByName[s.NodeName]
 			return n != nil && reasonAgainst(n, a, successorClaimChecks) == ""
-		}
-		if k := slices.IndexFunc(e.Spec.Successors, mayClaim); k >= 0 {
+		})
+		if k >= 0 {
 			s := e.Spec.Successors[k]
-			inputs.NamesSuccessors = true
 			inputs.SuccessorClaims = append(inputs.SuccessorClaims, SuccessorClaim{
-				Node: s.NodeName, Addr: e.Addr, Epoch: s.Epoch, Holder: dead, Age: ClaimPatience,
+				Node: s.NodeName, Addr: a.Addr, Epoch: s.Epoch, Holder: dead, Age: ClaimPatience,
 			})
 		}
 	}

@@ -157,7 +157,7 @@ func TestPredictClaims(t *testing.T) {
 		{"a:expired b c d:expired", "d b", "b"},
 		{"a:expired b c d:gone", "d b", "b"},
 	} {
-		in := placement.Inputs{Nodes: nodes(t, row.nodes), Addresses: localAddresses(1)}
+		in := placement.Inputs{Nodes: nodes(t, row.nodes), Addresses: localAddresses(1), NamesSuccessors: true}
 		addr := in.Addresses[0].Addr
 		e := entry(t, addr, "a 1 Announced observed")
 		for i, name := range strings.Fields(row.successors) {

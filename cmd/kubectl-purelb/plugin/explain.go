@@ -219,10 +219,7 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 		return e // where it is, and why, is not known
 	}
 	inputs := c.PlacementInputs
-	// The gate WireFailover is the manager's: where entries name successors, it is on.
-	inputs.NamesSuccessors = slices.ContainsFunc(
-		inputs.Entries, func(e placement.Entry) bool { return len(e.Spec.Successors) > 0 },
-	)
+	inputs.NamesSuccessors = areSuccessorsNamed(&inputs)
 	verdict, known := placement.ExplainAddress(inputs, a)
 	if known {
 		e.Phase = verdict.Phase

@@ -134,8 +134,8 @@ func watchedBy(nodes ...string) func(*Objects) {
 
 // claimed has node3, a successor of node1, claim the address of that node, which still renews its Lease.
 func claimed(o *Objects) {
-	successors := []v1.Successor{{NodeName: "node3", Epoch: 3}}
-	o.Announcements[0].Spec.Addresses[0].Successors = successors
+	followedBy("node3")(o)
+	successors := o.Announcements[0].Spec.Addresses[0].Successors
 	standby := v1.Announcement{Spec: v1.AnnouncementSpec{NodeName: "node3", Standby: &v1.Standby{
 		Watched:   v1.StandbyNode{NodeName: "node1"},
 		Addresses: []v1.StandbyAddress{{Address: "192.168.1.240", Epoch: 2, Successors: successors}},
@@ -286,7 +286,7 @@ func TestGolden(t *testing.T) {
 			return must(ExplainService(clusterOf(t, followedBy("node3", "node2")), "shop", "web"))(t)
 		}},
 		{"status-watches", func(t *testing.T) result {
-			return StatusOf(clusterOf(t, followedBy("node3", "node2"), watchedBy("node3", "node2")))
+			return StatusOf(clusterOf(t, watchedBy("node3", "node2")))
 		}},
 		{"explain-web-claimed", func(t *testing.T) result {
 			return must(ExplainService(clusterOf(t, claimed), "shop", "web"))(t)

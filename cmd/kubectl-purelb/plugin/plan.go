@@ -70,8 +70,15 @@ func PlanDrain(c *Cluster, node string) (*Plan, error) {
 func PlanLose(c *Cluster, node string) (*Plan, error) {
 	return planNode(c, node, "losing node "+node, func(inputs *placement.Inputs, n *placement.Node) {
 		n.Liveness, n.IsNotReady, n.IsNotReadyForLong = placement.Expired, true, true
+		inputs.NamesSuccessors = areSuccessorsNamed(inputs)
 		inputs.AssumeClaims(node)
 	})
+}
+
+// areSuccessorsNamed reports whether entries name successors. The feature gate WireFailover, which is the manager's, is
+// on then.
+func areSuccessorsNamed(inputs *placement.Inputs) bool {
+	return slices.ContainsFunc(inputs.Entries, func(e placement.Entry) bool { return len(e.Spec.Successors) > 0 })
 }
 
 func planNode(c *Cluster, node, change string, apply func(*placement.Inputs, *placement.Node)) (*Plan, error) {
