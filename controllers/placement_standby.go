@@ -96,7 +96,7 @@ func (r *PlacementReconciler) writeAssignments(
 	errs := make([]error, len(kept))
 	err := forEachParallel(r.ParallelWrites, len(kept), func(i int) error {
 		w := writes[kept[i]]
-		// They have no label of their node: who waits by it until a node announces nothing waits for none of them.
+		// These Announcements have no label of their node, by which kubectl wait chooses Announcements during a drain.
 		_, errs[i] = r.putAnnouncement(ctx, &nodePlan{node: w.spec.NodeName}, kept[i], *w.spec, w.stored)
 		return errs[i]
 	})

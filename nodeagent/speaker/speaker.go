@@ -158,8 +158,8 @@ type state struct {
 	blockedReason string
 	// isRestart means that an earlier speaker ran since the node booted.
 	isRestart bool
-	// mayBeRestart means that there is a checkpoint, which cannot be used: the speaker goes by what the
-	// kernel has when the first round begins.
+	// mayBeRestart means that the checkpoint of an earlier speaker cannot be used. The first round sets isRestart
+	// by whether the kernel has addresses of the agent.
 	mayBeRestart bool
 	// mayOpenSessions means that sessions may be opened: the service proxy works, or has been waited for.
 	mayOpenSessions bool
