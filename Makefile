@@ -334,7 +334,7 @@ proof-rollout: ## Measure what rollouts of agents, managers and endpoints cost
 proof-upgrade: ## Measure what an upgrade from the previous version costs
 proof-bgp: ## Measure what changes of speakers, nodes and endpoints cost behind a BGP router
 proof-ipam: ## Measure what it costs that NetBox is away, and managers die while they ask it
-proof-watching: ## Measure failover with the feature gate WireFailover (ROWS=cut.off runs those whose text matches)
+proof-watching: ## Measure failover while nodes watch each other (ROWS=cut.off runs those whose text matches)
 
 # Of three nodes, two of which die, the last one has no other node that could be its witness.
 proof-watching: LAB_NODES := 4

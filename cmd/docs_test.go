@@ -83,7 +83,7 @@ func TestFeatureGates(t *testing.T) {
 // TestFeatureGatesFlag refuses gates that there are not.
 func TestFeatureGatesFlag(t *testing.T) {
 	for value, wantOn := range map[string]bool{
-		"WireFailover=true": true, "WireFailover=false": false, "AllAlpha=true": true, "": false,
+		"": true, "WireFailover=true": true, "WireFailover=false": false, "AllBeta=false": false,
 	} {
 		gates, err := features.New()
 		if err != nil {

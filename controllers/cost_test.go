@@ -12,8 +12,9 @@ import (
 )
 
 // TestWritesForService counts what one Service more costs: what the manager writes until the Service says that
-// it is announced, and the events that the Service has then. The agents report once for each node that has the
-// address (TestReportsOfNewAddress of package nodeagent). docs/scale.md has these numbers.
+// it is announced, and another node follows the one that holds its Local address, and the events that the Service has
+// then. The agents report once for each node that has the address (TestReportsOfNewAddress of package nodeagent).
+// docs/scale.md has these numbers.
 func TestWritesForService(t *testing.T) {
 	g := begin(t)
 	nodes := []string{"node-1", "node-2"}
@@ -31,6 +32,9 @@ func TestWritesForService(t *testing.T) {
 		written.take()
 		svc := service(t, name, ofGroup(group))
 		g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+		if group == "cost-local" {
+			waitUntilFollowed(t, ingress(svc)(g)[0], 1)
+		}
 		counts := map[string]int{}
 		add := func(pattern string) {
 			kinds := regexp.MustCompile(pattern)
@@ -42,7 +46,7 @@ func TestWritesForService(t *testing.T) {
 		}
 		add(`/(services|announcements|commonannouncements)/[^/]+(/status)?$`)
 		waitUntilPlaced(t) // which has shared entries and Services of its own
-		add(`/(services|announcements)/(?:` + name + `|node-[12])(/status)?$`)
+		add(`/(services|announcements)/(?:` + name + `|node-[12](?:-standby-[0-9a-f]+)?)(/status)?$`)
 		var events eventsv1.EventList
 		g.Expect(api.List(t.Context(), &events)).To(Succeed())
 		for i := range events.Items {
@@ -59,7 +63,7 @@ func TestWritesForService(t *testing.T) {
 		g.Eventually(func(g Gomega) map[string]int { return count(g, group) }).WithTimeout(5 * soon).Should(Equal(want))
 	}
 	expect("cost-local", map[string]int{
-		"services/status": 2, "announcements": 1, "event " + v1.EventAddressAssigned: 1,
+		"services/status": 2, "announcements": 3, "event " + v1.EventAddressAssigned: 1,
 		"event " + v1.EventAnnouncingLocal: 1,
 	})
 	count(g, "cost-virtual")

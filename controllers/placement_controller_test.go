@@ -76,6 +76,35 @@ func entries(nodes ...string) func(Gomega) []string {
 	}
 }
 
+// waitUntilFollowed waits until the entry of a Local address names as many successors, and each of them is told to
+// follow it. Their reserved epochs decide which one the next holder has.
+func waitUntilFollowed(t *testing.T, address string, successors int) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega) {
+		var all v1.AnnouncementList
+		g.Expect(api.List(context.Background(), &all)).To(Succeed())
+		named, told := map[string]int64{}, map[string]int64{}
+		for i := range all.Items {
+			for _, e := range all.Items[i].Spec.Addresses {
+				for _, s := range e.Successors {
+					if e.Address == address {
+						named[s.NodeName] = e.Epoch
+					}
+				}
+			}
+			if standby := all.Items[i].Spec.Standby; standby != nil {
+				for _, e := range standby.Addresses {
+					if e.Address == address {
+						told[all.Items[i].Spec.NodeName] = e.Epoch
+					}
+				}
+			}
+		}
+		g.Expect(named).To(HaveLen(successors))
+		g.Expect(told).To(Equal(named))
+	}).Should(Succeed())
+}
+
 func TestAgentsRun(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
@@ -267,6 +296,7 @@ func TestLocalAddress(t *testing.T) {
 			"purelb-lbnodeagent: Announcing 10.40.0.103 from node " + node + " interface eth0"))
 	}
 	announcedBy(holder)
+	waitUntilFollowed(t, "10.40.0.103", 1)
 
 	// Settled, none of this is written any more, although the manager decides again and again.
 	waitUntilPlaced(t)
@@ -282,18 +312,19 @@ func TestLocalAddress(t *testing.T) {
 			[]byte(`{"metadata":{"labels":{"`+corev1.LabelNodeExcludeBalancers+`":`+value+`}}}`)))).To(Succeed())
 	}
 	exclude(holder, `""`)
-	g.Eventually(entries(nodes...)).Should(Equal([]string{other + " 10.40.0.103/32 eth0 Local 2"}))
+	g.Eventually(entries(nodes...)).Should(Equal([]string{other + " 10.40.0.103/32 eth0 Local 3"}))
 	g.Expect(announcement(g, other).Spec.Addresses[0].ClaimPolicy).To(Equal(v1.ClaimTakeover))
 	announcedBy(other)
 
 	// A node that is back pulls nothing back.
 	exclude(holder, "null")
 	waitUntilPlaced(t)
-	g.Expect(entries(nodes...)(g)).To(Equal([]string{other + " 10.40.0.103/32 eth0 Local 2"}))
+	waitUntilFollowed(t, "10.40.0.103", 1)
+	g.Expect(entries(nodes...)(g)).To(Equal([]string{other + " 10.40.0.103/32 eth0 Local 3"}))
 
 	// The holder's agent dies: the address fails over, by probe.
 	running[other].stop()
-	g.Eventually(entries(nodes...)).Should(Equal([]string{holder + " 10.40.0.103/32 eth0 Local 3"}))
+	g.Eventually(entries(nodes...)).Should(Equal([]string{holder + " 10.40.0.103/32 eth0 Local 5"}))
 	g.Expect(announcement(g, holder).Spec.Addresses[0].ClaimPolicy).To(Equal(v1.ClaimProbe))
 	g.Expect(announcement(g, holder).Spec.Addresses[0].PreviousMACs).To(Equal([]string{"02:00:00:00:00:01"}))
 	announcedBy(holder)

@@ -57,9 +57,10 @@ func TestPreferredNodes(t *testing.T) {
 	g.Expect(entries("fast1", "fast2")(g)).To(Equal(before))
 
 	asked := announcement(g, "fast1").Spec.Addresses[0].Address
+	waitUntilFollowed(t, asked, 2)
 	patch(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fast1"}},
 		`{"metadata":{"annotations":{"`+v1.AnnotationHandover+`":"`+asked+`"}}}`)
 	g.Eventually(entries("near")).Should(ConsistOf(
-		"near 10.53.0.3/32 eth0 Local 1", "near "+asked+"/32 eth0 Local 2",
+		"near 10.53.0.3/32 eth0 Local 1", "near "+asked+"/32 eth0 Local 4",
 	))
 }

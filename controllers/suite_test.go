@@ -204,7 +204,7 @@ func newManager(
 		(&controllers.PlacementReconciler{
 			Client: c, Namespace: namespace,
 			IsDefaultLoadBalancer: true, Liveness: live, Now: clock.Now, Metrics: own, Explanations: reasons,
-			Recorder: mgr.GetEventRecorder("purelb-placement"),
+			Recorder: mgr.GetEventRecorder("purelb-placement"), NamesSuccessors: true,
 		}).SetupWithManager(mgr),
 		(&controllers.RoutingReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-routing"), Namespace: namespace, Now: time.Now,

@@ -1,7 +1,7 @@
 // Package features lists the feature gates of the manager: parts of PureLB that are not
 // finished, or not proven, yet. With its gate off, which is the default of Alpha features, a
-// part does nothing: the manager writes the same objects as without it. A gate goes when its
-// feature has been on by default for a release.
+// part does nothing: the manager writes the same objects as without it. Beta features are on by
+// default. A gate goes when its feature has been on by default for a release.
 package features
 
 import (
@@ -20,7 +20,7 @@ const WireFailover featuregate.Feature = "WireFailover"
 func New() (featuregate.MutableFeatureGate, error) {
 	gates := featuregate.NewFeatureGate()
 	err := gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{
-		WireFailover: {Default: false, PreRelease: featuregate.Alpha},
+		WireFailover: {Default: true, PreRelease: featuregate.Beta},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the feature gates: %w", err)

@@ -95,7 +95,6 @@ func (d dashboard) draw(ctx context.Context, p *prometheus) string {
 var _ = Describe("The dashboard", func() {
 	It("shows what happens, by queries each of which has an answer", Label(monitoringLabel), func(ctx SpecContext) {
 		n, s := startNetbox(ctx)
-		turnOnWireFailover(ctx)
 		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR, BFD: true})
 		bgpPeer(ctx, "shown", byGateway+"  bfd: {interval: 300ms, multiplier: 3}\n")
 		expectSessions(ctx, "shown", "6/6", v1.ReasonEstablished)

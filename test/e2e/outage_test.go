@@ -38,6 +38,22 @@ var _ = Describe("A disturbance", func() {
 			})
 		}, proofLimit())
 
+	It("ends within seconds when the holder dies, and no node watches it", Label(proofLabel, failoverTopic),
+		func(ctx SpecContext) {
+			turnOffWatching(ctx)
+			disturb(ctx, disturbance{
+				name: "holder dead, by its Lease",
+				do: func(m *disturbedService) {
+					heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }
+					DeferCleanup(heal, NodeTimeout(waitLimit))
+					Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
+					m.waitUntilMoved()
+					heal(ctx)
+				},
+				bounds: failoverBounds(8 * time.Second),
+			})
+		}, proofLimit())
+
 	It("loses no request when the holder is excluded", Label(proofLabel, handoverTopic, proxyLabel),
 		func(ctx SpecContext) {
 			disturb(

@@ -122,6 +122,13 @@ var _ = Describe("Placement", func() {
 
 				at := t.random.IntN(len(nodeNames()))
 				dead, others := nodeNames()[at], slices.Delete(nodeNames(), at, at+1)
+				var held []netip.Addr
+				for address, node := range before {
+					if node == dead {
+						held = append(held, netip.MustParseAddr(address))
+					}
+				}
+				waitUntilFollowed(ctx, dead, held)
 				heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, dead)).To(Succeed()) }
 				DeferCleanup(heal, NodeTimeout(waitLimit))
 				Expect(testLab.CutLink(ctx, dead)).To(Succeed())

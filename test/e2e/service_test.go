@@ -197,44 +197,54 @@ var _ = Describe("A Service of type LoadBalancer", func() {
 		}, SpecTimeout(smokeLimit))
 
 	It("is served by another node when its node is cut off, which yields when it is back", Label(smokeLabel),
-		func(ctx SpecContext) {
-			s := newSpace(ctx)
-			svc := s.createService(ctx, "failover", s.localGroup(ctx))
-			addrs := waitForAddresses(ctx, svc, 2)
-			waitUntilAnnounced(ctx, svc)
-			for _, addr := range addrs {
-				waitForAnswer(ctx, "client", addr)
-				holder, _ := waitForSolePlace(ctx, addr)
-				heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, holder)).To(Succeed()) }
-				DeferCleanup(heal, NodeTimeout(waitLimit))
-				Expect(testLab.CutLink(ctx, holder)).To(Succeed())
+		func(ctx SpecContext) { tryFailover(ctx, "failover") }, SpecTimeout(smokeLimit))
 
-				By("waiting until another node has " + addr.String() + ", and answers")
-				var next string
-				Eventually(func(g Gomega) []string {
-					found, err := findPlaces(ctx, addr)
-					g.Expect(err).NotTo(HaveOccurred())
-					others := slices.DeleteFunc(
-						slices.Clone(found), func(place string) bool { return strings.HasPrefix(place, holder+"/") },
-					)
-					g.Expect(others).To(HaveLen(1))
-					next = others[0]
-					return found
-				}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
-					Should(ContainElement(HavePrefix(holder+"/")), "the node that is cut off does not know yet")
-				waitForAnswer(ctx, "client", addr)
-
-				By("connecting " + holder + " again, which yields and takes nothing back")
-				heal(ctx)
-				Expect(waitForPlaces(ctx, addr, 1)).To(ConsistOf(next))
-				nextNode, _, _ := strings.Cut(next, "/")
-				waitForNeighbour(ctx, "client", addr, nextNode)
-				waitUntilReady(ctx)
-				waitUntilAnnounced(ctx, svc)
-				Expect(waitForPlaces(ctx, addr, 1)).To(ConsistOf(next), "the address stays when its node is back")
-			}
-		}, SpecTimeout(smokeLimit))
+	It("is served by another node when its node is cut off, though none watches it", func(ctx SpecContext) {
+		turnOffWatching(ctx)
+		tryFailover(ctx, "unwatched")
+	}, SpecTimeout(functionalLimit))
 })
+
+// tryFailover cuts off the node that holds an address of a new Service, and connects it again; then that of the
+// other family.
+func tryFailover(ctx SpecContext, name string) {
+	GinkgoHelper()
+	s := newSpace(ctx)
+	svc := s.createService(ctx, name, s.localGroup(ctx))
+	addrs := waitForAddresses(ctx, svc, 2)
+	waitUntilAnnounced(ctx, svc)
+	for _, addr := range addrs {
+		waitForAnswer(ctx, "client", addr)
+		holder, _ := waitForSolePlace(ctx, addr)
+		heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, holder)).To(Succeed()) }
+		DeferCleanup(heal, NodeTimeout(waitLimit))
+		Expect(testLab.CutLink(ctx, holder)).To(Succeed())
+
+		By("waiting until another node has " + addr.String() + ", and answers")
+		var next string
+		Eventually(func(g Gomega) []string {
+			found, err := findPlaces(ctx, addr)
+			g.Expect(err).NotTo(HaveOccurred())
+			others := slices.DeleteFunc(
+				slices.Clone(found), func(place string) bool { return strings.HasPrefix(place, holder+"/") },
+			)
+			g.Expect(others).To(HaveLen(1))
+			next = others[0]
+			return found
+		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
+			Should(ContainElement(HavePrefix(holder+"/")), "the node that is cut off does not know yet")
+		waitForAnswer(ctx, "client", addr)
+
+		By("connecting " + holder + " again, which yields and takes nothing back")
+		heal(ctx)
+		Expect(waitForPlaces(ctx, addr, 1)).To(ConsistOf(next))
+		nextNode, _, _ := strings.Cut(next, "/")
+		waitForNeighbour(ctx, "client", addr, nextNode)
+		waitUntilReady(ctx)
+		waitUntilAnnounced(ctx, svc)
+		Expect(waitForPlaces(ctx, addr, 1)).To(ConsistOf(next), "the address stays when its node is back")
+	}
+}
 
 // tableRow returns the line of a table that begins with name.
 func tableRow(table, name string) string {

@@ -28,7 +28,6 @@ var _ = Describe("A successor that does not know what became of an address", fun
 	tryZombie := func(ctx SpecContext, name string, tryOnce func(*space, string, *watchedService)) {
 		GinkgoHelper()
 		s := newSpace(ctx)
-		turnOnWireFailover(ctx)
 		group := s.localGroup(ctx)
 		runTrials(ctx, name, nil, func(t *oneTrial) {
 			forgetTrials(ctx)
@@ -107,7 +106,6 @@ var _ = Describe("Many addresses of a watched holder", func() {
 			usualFigure   = "median ND silence, ms"
 		)
 		s := newSpace(ctx)
-		turnOnWireFailover(ctx)
 		group := s.createLocalGroup(ctx, "many", v1.PoolSet{
 			V6Pools: []v1.AddressPool{{Subnet: "fd00:77::/64", Pool: s.manyV6().String()}},
 		})

@@ -72,7 +72,6 @@ func specifyWatched(text string, body func(SpecContext)) {
 func measureWatched(ctx SpecContext, f watchedFault) {
 	GinkgoHelper()
 	s := newSpace(ctx)
-	turnOnWireFailover(ctx)
 	svc := s.createService(ctx, "watched", s.localGroup(ctx))
 	addrs := waitForAddresses(ctx, svc, 2)
 	host := f.host

@@ -19,18 +19,30 @@ import (
 )
 
 var _ = Describe("Nodes that are to follow another one", func() {
-	It("watch it while the feature gate WireFailover is on", func(ctx SpecContext) {
+	It("watch it until the feature gate WireFailover is off", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		turnOnWireFailover(ctx)
 		svc := s.createService(ctx, "watched", s.localGroup(ctx))
-		holders := map[string]bool{}
+		holders, before := map[string]bool{}, map[netip.Addr][]string{}
 		for _, addr := range waitForAddresses(ctx, svc, 2) {
 			holders[waitForHolder(ctx, addr)] = true
+			before[addr] = waitForPlaces(ctx, addr, 1)
 		}
 		waitUntilWatched(ctx, s, holders)
+		turnOffWireFailover(ctx)
+		Eventually(func(g Gomega) {
+			g.Expect(listStandbys(ctx, g)).To(BeEmpty())
+			for addr, places := range before {
+				for _, entry := range findEntriesOf(ctx, g, addr) {
+					g.Expect(entry.Successors).To(BeEmpty())
+				}
+				found, err := findPlaces(ctx, addr)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(found).To(Equal(places), "nothing moves")
+			}
+		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 	}, SpecTimeout(functionalLimit))
 
-	It("claim its address when it is dead, and no manager works", func(ctx SpecContext) {
+	It("claim its address when it is dead, and no manager works", Label(smokeLabel), func(ctx SpecContext) {
 		_, addr, holder := createWatchedService(ctx, "claimed")
 		stopManagers(ctx)
 
@@ -94,12 +106,10 @@ var _ = Describe("Nodes that are to follow another one", func() {
 	}, SpecTimeout(functionalLimit))
 })
 
-// createWatchedService turns the feature gate on, and creates a Service whose address answers, and whose
-// holder is watched.
+// createWatchedService creates a Service whose address answers, and whose holder is watched.
 func createWatchedService(ctx SpecContext, name string) (svc *corev1.Service, addr netip.Addr, holder string) {
 	GinkgoHelper()
 	s := newSpace(ctx)
-	turnOnWireFailover(ctx)
 	svc = s.createService(ctx, name, s.localGroup(ctx), singleStack)
 	addr = waitForAddresses(ctx, svc, 1)[0]
 	holder = waitForHolder(ctx, addr)
@@ -173,8 +183,21 @@ func listStandbys(ctx context.Context, g Gomega) []v1.Announcement {
 	return slices.DeleteFunc(list.Items, func(a v1.Announcement) bool { return a.Spec.Standby == nil })
 }
 
-// turnOnWireFailover turns the feature gate on until the spec ends.
-func turnOnWireFailover(ctx context.Context) {
+// turnOffWatching has no node watch another one until the spec ends.
+func turnOffWatching(ctx context.Context) {
+	GinkgoHelper()
+	patch := func(ctx context.Context, failover string) {
+		retryKubectl(ctx, "-n", purelbNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p",
+			`{"spec":{"local":{"failover":`+failover+`}}}`)
+	}
+	DeferCleanup(func(ctx SpecContext) { patch(ctx, "null") }, NodeTimeout(waitLimit))
+	patch(ctx, `{"enabled":false}`)
+	Eventually(func(g Gomega) { g.Expect(listStandbys(ctx, g)).To(BeEmpty()) }).
+		WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+}
+
+// turnOffWireFailover turns the feature gate off until the spec ends.
+func turnOffWireFailover(ctx context.Context) {
 	GinkgoHelper()
 	const (
 		name = "purelb-manager"
@@ -190,8 +213,6 @@ func turnOnWireFailover(ctx context.Context) {
 	}
 	DeferCleanup(func(ctx SpecContext) {
 		patch(ctx, fmt.Sprintf(`[{"op": "remove", "path": "%s/%d"}]`, path, last))
-		Eventually(func(g Gomega) { g.Expect(listStandbys(ctx, g)).To(BeEmpty()) }).
-			WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 	}, NodeTimeout(3*time.Minute))
-	patch(ctx, fmt.Sprintf(`[{"op": "add", "path": "%s/-", "value": "--feature-gates=WireFailover=true"}]`, path))
+	patch(ctx, fmt.Sprintf(`[{"op": "add", "path": "%s/-", "value": "--feature-gates=WireFailover=false"}]`, path))
 }

@@ -21,21 +21,21 @@ type objectSizes struct {
 func (r *run) readObjectSizes(ctx context.Context) (s objectSizes, err error) {
 	name := nodeName(len(r.agents.nodes) - 1)
 	s.announcements, s.largestAnnouncement, err = r.sizeOfKind(
-		ctx, "Announcement", func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] == name },
+		ctx, "Announcement", func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] != "" },
+		func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] == name },
 	)
 	if err != nil {
 		return objectSizes{}, err
 	}
-	s.commons, s.largestCommon, err = r.sizeOfKind(
-		ctx, "CommonAnnouncement", func(*metav1.PartialObjectMetadata) bool { return true },
-	)
+	all := func(*metav1.PartialObjectMetadata) bool { return true }
+	s.commons, s.largestCommon, err = r.sizeOfKind(ctx, "CommonAnnouncement", all, all)
 	return s, err
 }
 
-// sizeOfKind returns the number of objects of a kind, and the bytes of the largest of
-// those that isMeasured chooses.
+// sizeOfKind returns the number of those objects of a kind that isCounted chooses, and the bytes of the largest of
+// those that isMeasured does, too.
 func (r *run) sizeOfKind(
-	ctx context.Context, kind string, isMeasured func(*metav1.PartialObjectMetadata) bool,
+	ctx context.Context, kind string, isCounted, isMeasured func(*metav1.PartialObjectMetadata) bool,
 ) (count, largest int, err error) {
 	var all metav1.PartialObjectMetadataList
 	all.SetGroupVersionKind(v1.GroupVersion.WithKind(kind + "List"))
@@ -43,6 +43,10 @@ func (r *run) sizeOfKind(
 		return 0, 0, fmt.Errorf("list objects of kind %s: %w", kind, err)
 	}
 	for i := range all.Items {
+		if !isCounted(&all.Items[i]) {
+			continue
+		}
+		count++
 		if !isMeasured(&all.Items[i]) {
 			continue
 		}
@@ -57,5 +61,5 @@ func (r *run) sizeOfKind(
 		}
 		largest = max(largest, len(body))
 	}
-	return len(all.Items), largest, nil
+	return count, largest, nil
 }

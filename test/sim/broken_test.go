@@ -256,7 +256,7 @@ func newKubernetes(t *testing.T, group string) *kubernetes {
 		}))
 	}
 	k.leader, err = k.StartManager("manager", k.Server, ManagerOptions{
-		HasRouters: true, NetBox: &NetBox{IsDown: true, world: c.World},
+		NamesSuccessors: true, HasRouters: true, NetBox: &NetBox{IsDown: true, world: c.World},
 	})
 	k.note(t, err)
 	for _, n := range k.Nodes {

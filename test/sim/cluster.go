@@ -30,7 +30,7 @@ type Cluster struct {
 	// Segments are the links, one or two.
 	Segments []*Segment
 	Nodes    []*Node
-	// WireFailover is the feature gate of that name.
+	// WireFailover is the feature gate of that name, which is on.
 	WireFailover bool
 	// OnReady, if set, is called when a node becomes ready, or is ready no more.
 	OnReady func(n *Node, isReady bool)
@@ -92,7 +92,10 @@ func newCluster(w *World, nodes [][]int) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{World: w, Server: server, Admin: server.NewClient(nil, nil), Segments: []*Segment{w.newSegment(0)}}
+	c := &Cluster{
+		World: w, Server: server, Admin: server.NewClient(nil, nil), Segments: []*Segment{w.newSegment(0)},
+		WireFailover: true,
+	}
 	agents := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: Agents}}
 	if slices.ContainsFunc(nodes, func(on []int) bool { return slices.Contains(on, 1) }) {
 		c.Segments = append(c.Segments, w.newSegment(1))

@@ -27,12 +27,12 @@ var kindsOfHistory = []struct {
 	{"one-at-a-time", true, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute}, 25, newCluster},
 	{"two-links", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewTwoLinkCluster},
 	{"clocks", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewClocksCluster},
-	{"routers", false, sim.Profile{MaxTroubles: 3, While: time.Minute, HasRouters: true}, 5, newRouterCluster},
+	{"routers", true, sim.Profile{MaxTroubles: 3, While: time.Minute, HasRouters: true}, 5, newRouterCluster},
 	{
-		"routers-one-at-a-time", false, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute, HasRouters: true}, 5,
+		"routers-one-at-a-time", true, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute, HasRouters: true}, 5,
 		newRouterCluster,
 	},
-	{"netbox", false, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 3, sim.NewNetBoxCluster},
+	{"netbox", true, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 3, sim.NewNetBoxCluster},
 }
 
 // newCluster returns a cluster of three nodes on one link.

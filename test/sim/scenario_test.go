@@ -18,19 +18,7 @@ import (
 // of some seeds.
 func playScenario(t *testing.T, seeds uint64, do func(t *testing.T, h *History)) {
 	t.Helper()
-	playScenarioWith(t, false, seeds, do)
-}
-
-// playScenarioWith is the same with the feature gate WireFailover, or without.
-func playScenarioWith(t *testing.T, isWireFailover bool, seeds uint64, do func(t *testing.T, h *History)) {
-	newCluster := func(w *World) (*Cluster, error) {
-		c, err := NewCluster(w, 3)
-		if err == nil {
-			c.WireFailover = isWireFailover
-		}
-		return c, err
-	}
-	playScenarioIn(t, seeds, newCluster, do)
+	playScenarioIn(t, seeds, func(w *World) (*Cluster, error) { return NewCluster(w, 3) }, do)
 }
 
 // playScenarioIn does so in another cluster.
@@ -259,7 +247,7 @@ func TestPolicyLocalNotMeant(t *testing.T) {
 // Agents are cut off the API server while a Service is deleted, and do not learn of it. Its node gives the address up,
 // and loses its power a while later: none of those that were to follow it takes the address.
 func TestDeletedAddressStaysAway(t *testing.T) {
-	playScenarioWith(t, true, 2, func(t *testing.T, h *History) {
+	playScenario(t, 2, func(t *testing.T, h *History) {
 		h.create(Service{Group: GroupLocal, Families: []corev1.IPFamily{corev1.IPv4Protocol}})
 		h.Run(30 * time.Second)
 		addrs := slices.Collect(maps.Keys(h.laws.owners))
@@ -291,7 +279,7 @@ func TestDeletedAddressStaysAway(t *testing.T) {
 // A node is split off the link. It gets no address of a node that it does not hear any more. Others get its own, and
 // each address is on one node soon after the link is whole again.
 func TestSplitAndHealed(t *testing.T) {
-	playScenarioWith(t, true, 2, func(t *testing.T, h *History) {
+	playScenario(t, 2, func(t *testing.T, h *History) {
 		h.createLocal(4)
 		h.Run(30 * time.Second)
 		before, n, link := h.holders(), h.Nodes[0], h.Segments[0]
@@ -363,7 +351,7 @@ func (h *History) createWatched() netip.Addr {
 // A station on the link begins to answer for an address, and the node that has the address loses its power a moment
 // later. Nobody claims the address until that station is gone.
 func TestTakenAddressIsNotClaimed(t *testing.T) {
-	playScenarioWith(t, true, 2, func(t *testing.T, h *History) {
+	playScenario(t, 2, func(t *testing.T, h *History) {
 		addr := h.createWatched()
 		n, stranger := h.holder(t, addr), h.SegmentOf(addr).stranger
 		stranger.has[addr] = time.Now()
@@ -382,7 +370,7 @@ func TestTakenAddressIsNotClaimed(t *testing.T) {
 // The API server hangs: requests of agents get no answer, and no error either. A node loses its power meanwhile.
 // The client reaches its addresses as soon as it would otherwise.
 func TestHungServerDelaysNoClaim(t *testing.T) {
-	playScenarioWith(t, true, 2, func(_ *testing.T, h *History) {
+	playScenario(t, 2, func(_ *testing.T, h *History) {
 		h.createLocal(4)
 		h.Run(30 * time.Second)
 		h.laws.isStrict = true
@@ -398,13 +386,8 @@ func TestHungServerDelaysNoClaim(t *testing.T) {
 // split off the link, and keeps it. Each of the two successors claims the address once, and nothing moves when the
 // others are back, though two of them have the address then.
 func TestMovesWithoutManager(t *testing.T) {
-	fourNodes := func(w *World) (*Cluster, error) { // of three the last one would have no witness
-		c, err := NewCluster(w, 4)
-		if err == nil {
-			c.WireFailover = true
-		}
-		return c, err
-	}
+	// Of three nodes the last one would have no witness.
+	fourNodes := func(w *World) (*Cluster, error) { return NewCluster(w, 4) }
 	playScenarioIn(t, 2, fourNodes, func(t *testing.T, h *History) {
 		addr := h.createWatched()
 		h.begin(nil, "the API server is away", nil, doing(func() { h.SetAway(true) }), doing(func() { h.SetAway(false) }))
@@ -433,7 +416,7 @@ func TestMovesWithoutManager(t *testing.T) {
 	})
 }
 
-// The API server is away, and the agents of all nodes start anew, one of them after its node has booted. They go by
+// The API server is away, and the agents of all nodes start anew, one of them when its node has booted. They go by
 // their checkpoints: the addresses stay for longer than their lifetimes are, and the node that has booted takes its own
 // again.
 func TestAgentsStartWithoutAPIServer(t *testing.T) {
@@ -442,11 +425,13 @@ func TestAgentsStartWithoutAPIServer(t *testing.T) {
 		before := h.holders()
 		h.begin(h.laws.unreached, "the API server is away", nil,
 			doing(func() { h.SetAway(true) }), doing(func() { h.SetAway(false) }))
+		for _, n := range h.Nodes[1:] {
+			n.KillAgent() // before the power goes, as its successors would claim its addresses
+		}
 		h.PowerOff(h.Nodes[0])
 		h.Run(time.Second)
 		h.note(h.PowerOn(h.Nodes[0]))
 		for _, n := range h.Nodes[1:] {
-			n.KillAgent()
 			h.note(n.StartAgent())
 		}
 		h.Run(15 * time.Minute)

@@ -64,7 +64,7 @@ func newCommand() *cobra.Command {
 	f.StringVar(&o.results, "results", "", "file for the soak as an experiment of make proof; none by default")
 	f.DurationVar(&o.duration, "duration", 30*time.Minute, "how long to go on; the last round is finished")
 	f.Uint64Var(&o.seed, "seed", 0, "what the sequence follows from; 0 for any")
-	f.StringVar(&o.gates, "feature-gates", "", "feature gates of the managers, such as WireFailover=true")
+	f.StringVar(&o.gates, "feature-gates", "", "feature gates of the managers, such as WireFailover=false")
 	f.IntVar(&o.actions, "actions", 10, "actions in a round; after each round the cluster comes to rest and is checked")
 	f.BoolVar(
 		&o.carryOn, "carry-on", false,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -325,9 +328,12 @@ func (p *printer) lettersOf(nodes []string) string {
 	return cmp.Or(strings.Join(letters, " "), "nobody")
 }
 
+// silence is for how long a node had not answered when another one claimed its addresses.
+var silence = regexp.MustCompile(`had not answered for [0-9.]+m?s`)
+
 // named returns a text with names of the record instead of those of the cluster.
 func (p *printer) named(text string) string {
-	text = strings.ReplaceAll(text, p.namespace+"/", "")
+	text = silence.ReplaceAllString(strings.ReplaceAll(text, p.namespace+"/", ""), "had not answered for a while")
 	isDone := map[string]bool{}
 	for _, f := range strings.FieldsFunc(text, isBetweenNames) {
 		addr, err := netip.ParseAddr(f)
@@ -435,12 +441,34 @@ func eventStreamOf(e Event) (rank int, key Event) {
 	return 0, Event{Service: e.Service}
 }
 
+// countFollowers returns how many nodes are to claim an address when its holder dies, and watch it. Those that know of
+// no witness count: the lab has a gateway, and the simulation has none.
+func (p *printer) countFollowers(addr netip.Addr) int {
+	count := 0
+	for _, a := range p.announcements {
+		if a.Spec.Standby == nil || !slices.ContainsFunc(
+			a.Spec.Standby.Addresses, func(e v1.StandbyAddress) bool { return e.Address == addr.String() },
+		) {
+			continue
+		}
+		ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady)
+		if ready != nil && ready.ObservedGeneration == a.Generation &&
+			(ready.Status == metav1.ConditionTrue || ready.Reason == v1.ReasonNoWitness) {
+			count++
+		}
+	}
+	return count
+}
+
 // writeState writes how all is at rest, with where the addresses were found.
 func (p *printer) writeState(found map[netip.Addr]where) {
 	for _, addr := range p.addressesInOrder() {
 		text := "in the kernels of " + p.lettersOf(found[addr].kernels)
 		if p.types[addr] == v1.AnnounceLocal {
 			text += ", answered for by " + p.lettersOf(found[addr].answers)
+		}
+		if followers := p.countFollowers(addr); followers > 0 {
+			text += fmt.Sprintf(", followed by %d", followers)
 		}
 		p.line("at rest: %s is %s", p.addresses[addr], text)
 	}

@@ -222,9 +222,10 @@ func TestStatus(t *testing.T) {
 		},
 		"the one manager is missing": {
 			[]change{func(o *Objects) { o.Deployments[0].Spec.Replicas, o.Deployments[0].Status.ReadyReplicas = nil, 0 }},
-			"Critical deployment/purelb-manager: no manager is ready: addresses go on answering, but nothing is allocated or " +
-				"moved: see kubectl -n purelb-system describe pods -l app.kubernetes.io/name=purelb-manager and, if one has " +
-				"run, kubectl -n purelb-system logs deployment/purelb-manager --all-pods",
+			"Critical deployment/purelb-manager: no manager is ready: addresses go on answering, but nothing is allocated, " +
+				"and nothing moves but off dead nodes: see kubectl -n purelb-system describe pods " +
+				"-l app.kubernetes.io/name=purelb-manager and, if one has run, kubectl -n purelb-system logs " +
+				"deployment/purelb-manager --all-pods",
 		},
 		"the one manager is there": {
 			[]change{func(o *Objects) { o.Deployments[0].Spec.Replicas, o.Deployments[0].Status.ReadyReplicas = nil, 1 }},
@@ -232,7 +233,8 @@ func TestStatus(t *testing.T) {
 		},
 		"there is no manager": {
 			[]change{func(o *Objects) { o.Deployments = nil }},
-			"Critical deployment/purelb-manager: there is none in namespace purelb-system: nothing is allocated or moved",
+			"Critical deployment/purelb-manager: there is none in namespace purelb-system: nothing is allocated, and nothing " +
+				"moves but off dead nodes",
 		},
 		"there is no LBNodeAgent": {
 			[]change{func(o *Objects) { o.LBNodeAgents = nil }},

@@ -108,8 +108,9 @@ func (s *Status) addComponents(c *Cluster) {
 		case d.Status.ReadyReplicas == 0:
 			s.add(
 				Critical, "PureLBManagerDown", "deployment/"+d.Name,
-				"no manager is ready: addresses go on answering, but nothing is allocated or moved: see kubectl -n %s "+
-					"describe pods -l app.kubernetes.io/name=%s and, if one has run, kubectl -n %s logs deployment/%s --all-pods",
+				"no manager is ready: addresses go on answering, but nothing is allocated, and nothing moves but off dead "+
+					"nodes: see kubectl -n %s describe pods -l app.kubernetes.io/name=%s and, if one has run, "+
+					"kubectl -n %s logs deployment/%s --all-pods",
 				c.Namespace, managerName, c.Namespace, managerName,
 			)
 		case d.Status.ReadyReplicas < desired:
@@ -118,7 +119,7 @@ func (s *Status) addComponents(c *Cluster) {
 	} else if !c.isUnread(kindDeployments) {
 		s.add(
 			Critical, "PureLBManagerDown", "deployment/"+managerName,
-			"there is none in namespace %s: nothing is allocated or moved", c.Namespace,
+			"there is none in namespace %s: nothing is allocated, and nothing moves but off dead nodes", c.Namespace,
 		)
 	}
 	for i := range c.LBNodeAgents {
