@@ -246,6 +246,17 @@ func (m *disturbedService) expectNotMoved() {
 		And(ContainElement(m.holder), HaveEach(Or(Equal(m.holder), HaveSuffix(" "+string(v1.StateWaiting))))))
 }
 
+// cutUntilMoved cuts the holder's link, waits until the address has moved, and connects the node again.
+func (m *disturbedService) cutUntilMoved() {
+	GinkgoHelper()
+	DeferCleanup(
+		func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }, NodeTimeout(waitLimit),
+	)
+	Expect(testLab.CutLink(m.ctx, m.holder)).To(Succeed())
+	m.waitUntilMoved()
+	Expect(testLab.HealLink(m.ctx, m.holder)).To(Succeed())
+}
+
 // excludeUntilMoved excludes the holder, waits until the address has moved, and includes the
 // node again.
 func (m *disturbedService) excludeUntilMoved() {

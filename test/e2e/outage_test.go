@@ -42,14 +42,7 @@ var _ = Describe("A disturbance", func() {
 		func(ctx SpecContext) {
 			turnOffWatching(ctx)
 			disturb(ctx, disturbance{
-				name: "holder dead, by its Lease",
-				do: func(m *disturbedService) {
-					heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }
-					DeferCleanup(heal, NodeTimeout(waitLimit))
-					Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
-					m.waitUntilMoved()
-					heal(ctx)
-				},
+				name: "holder dead, by its Lease", do: func(m *disturbedService) { m.cutUntilMoved() },
 				bounds: failoverBounds(8 * time.Second),
 			})
 		}, proofLimit())
@@ -162,11 +155,7 @@ var _ = Describe("A disturbance", func() {
 				do: func(m *disturbedService) {
 					_, node := waitForLeader(ctx)
 					Expect(killProgram(ctx, node, "manager")).To(BeTrue())
-					Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
-					heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }
-					DeferCleanup(heal, NodeTimeout(waitLimit))
-					m.waitUntilMoved()
-					heal(ctx)
+					m.cutUntilMoved()
 				},
 				bounds: []trial.Bound{atMost(silenceFigure, 10*time.Second)},
 			})

@@ -48,14 +48,7 @@ var _ = Describe("An IPv6 address", func() {
 	It("answers again within seconds when its holder dies", Label(proofLabel, failoverTopic, proxyLabel),
 		func(ctx SpecContext) {
 			disturb(ctx, disturbance{
-				name: "IPv6, holder dead",
-				do: func(m *disturbedService) {
-					heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }
-					DeferCleanup(heal, NodeTimeout(waitLimit))
-					Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
-					m.waitUntilMoved()
-					heal(ctx)
-				},
+				name: "IPv6, holder dead", do: func(m *disturbedService) { m.cutUntilMoved() },
 				bounds: failoverBounds(8 * time.Second), change: []func(*corev1.Service){ipv6},
 			})
 		}, proofLimit())
