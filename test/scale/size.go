@@ -21,32 +21,29 @@ type objectSizes struct {
 func (r *run) readObjectSizes(ctx context.Context) (s objectSizes, err error) {
 	name := nodeName(len(r.agents.nodes) - 1)
 	s.announcements, s.largestAnnouncement, err = r.sizeOfKind(
-		ctx, "Announcement", func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] != "" },
-		func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] == name },
+		ctx, "Announcement", func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] == name },
+		client.HasLabels{v1.LabelNode}, // those with standby have none
 	)
 	if err != nil {
 		return objectSizes{}, err
 	}
-	all := func(*metav1.PartialObjectMetadata) bool { return true }
-	s.commons, s.largestCommon, err = r.sizeOfKind(ctx, "CommonAnnouncement", all, all)
+	s.commons, s.largestCommon, err = r.sizeOfKind(
+		ctx, "CommonAnnouncement", func(*metav1.PartialObjectMetadata) bool { return true },
+	)
 	return s, err
 }
 
-// sizeOfKind returns the number of those objects of a kind that isCounted chooses, and the bytes of the largest of
-// those that isMeasured does, too.
+// sizeOfKind returns the number of objects of a kind that the options list, and the bytes of the largest of
+// those that isMeasured chooses.
 func (r *run) sizeOfKind(
-	ctx context.Context, kind string, isCounted, isMeasured func(*metav1.PartialObjectMetadata) bool,
+	ctx context.Context, kind string, isMeasured func(*metav1.PartialObjectMetadata) bool, options ...client.ListOption,
 ) (count, largest int, err error) {
 	var all metav1.PartialObjectMetadataList
 	all.SetGroupVersionKind(v1.GroupVersion.WithKind(kind + "List"))
-	if err := r.cluster.admin.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+	if err := r.cluster.admin.List(ctx, &all, append(options, client.InNamespace(namespace))...); err != nil {
 		return 0, 0, fmt.Errorf("list objects of kind %s: %w", kind, err)
 	}
 	for i := range all.Items {
-		if !isCounted(&all.Items[i]) {
-			continue
-		}
-		count++
 		if !isMeasured(&all.Items[i]) {
 			continue
 		}
@@ -61,5 +58,5 @@ func (r *run) sizeOfKind(
 		}
 		largest = max(largest, len(body))
 	}
-	return count, largest, nil
+	return len(all.Items), largest, nil
 }
