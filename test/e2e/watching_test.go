@@ -106,7 +106,7 @@ var _ = Describe("Nodes that are to follow another one", func() {
 	}, SpecTimeout(functionalLimit))
 })
 
-// createWatchedService creates a Service whose address answers, and whose holder is watched.
+// createWatchedService creates a Service, and waits until its address answers, and the other nodes watch its holder.
 func createWatchedService(ctx SpecContext, name string) (svc *corev1.Service, addr netip.Addr, holder string) {
 	GinkgoHelper()
 	s := newSpace(ctx)

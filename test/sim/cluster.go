@@ -30,7 +30,7 @@ type Cluster struct {
 	// Segments are the links, one or two.
 	Segments []*Segment
 	Nodes    []*Node
-	// WireFailover is the feature gate of that name, which is on.
+	// WireFailover is the feature gate of that name: on, unless a history turns it off.
 	WireFailover bool
 	// OnReady, if set, is called when a node becomes ready, or is ready no more.
 	OnReady func(n *Node, isReady bool)

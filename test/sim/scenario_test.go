@@ -426,7 +426,7 @@ func TestAgentsStartWithoutAPIServer(t *testing.T) {
 		h.begin(h.laws.unreached, "the API server is away", nil,
 			doing(func() { h.SetAway(true) }), doing(func() { h.SetAway(false) }))
 		for _, n := range h.Nodes[1:] {
-			n.KillAgent() // before the power goes, as its successors would claim its addresses
+			n.KillAgent() // before the power goes: their agents would claim the addresses of the first node
 		}
 		h.PowerOff(h.Nodes[0])
 		h.Run(time.Second)
