@@ -17,6 +17,14 @@ k -n purelb-system wait lbnodeagent/default --for=condition=Ready --timeout=120s
 k rollout status deployment/echo --timeout=120s
 k wait service/echo --for=condition=purelb.io/Announced --timeout=60s
 
+followers() { k get announcements -n purelb-system -o 'jsonpath={.items[*].spec.standby.addresses[*].address}' | wc -w; }
+echo "waiting until two nodes watch the holder of each address"
+for _ in $(seq 50); do
+	[ "$(followers)" -lt 4 ] || break
+	sleep 0.2
+done
+k -n purelb-system wait announcements --all --for=condition=Ready --timeout=60s
+
 v4=$(k get service echo -o 'jsonpath={.status.loadBalancer.ingress[0].ip}')
 v6=$(k get service echo -o 'jsonpath={.status.loadBalancer.ingress[1].ip}')
 show kubectl describe service echo
