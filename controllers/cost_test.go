@@ -13,8 +13,9 @@ import (
 
 // TestWritesForService counts what one Service more costs: what the manager writes until the Service says that
 // it is announced, and another node follows the one that holds its Local address, and the events that the Service has
-// then. The agents report once for each node that has the address (TestReportsOfNewAddress of package nodeagent).
-// docs/scale.md has these numbers.
+// then. The agents report once for each node that has the address, and once more for each of the three nodes that are
+// told about successors (TestReportsOfNewAddress and TestReportsOfSuccessors of package nodeagent). docs/scale.md has
+// these numbers.
 func TestWritesForService(t *testing.T) {
 	g := begin(t)
 	nodes := []string{"node-1", "node-2"}

@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/tasks"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -153,6 +155,61 @@ func TestReportsOfNewAddress(t *testing.T) {
 				time.Sleep(time.Minute)
 				w.expect("requests", c.want, w.made())
 				w.expect("states", "192.0.2.1 Announced, 192.0.2.2 Announced, 198.51.100.1 Announced", w.states("node1"))
+			})
+		})
+	}
+}
+
+// TestReportsOfSuccessors counts the writes when successors of a new address are named: one of the holder's agent, and
+// one of the agent of each node that watches the holder already.
+func TestReportsOfSuccessors(t *testing.T) {
+	successors := []purelbv1.Successor{{NodeName: "node2", Epoch: 2}, {NodeName: "node3", Epoch: 3}}
+	for what, c := range map[string]struct {
+		name string
+		edit func(*purelbv1.AnnouncementSpec)
+	}{
+		"the holder": {"node1", func(s *purelbv1.AnnouncementSpec) {
+			s.Addresses[1].Successors, s.Addresses[1].HighestEpoch = successors, 3
+			s.Successors = []purelbv1.StandbyNode{nodeNamed(2), nodeNamed(3)}
+		}},
+		"a watcher": {"node1-standby", func(s *purelbv1.AnnouncementSpec) {
+			another := s.Standby.Addresses[0]
+			another.Address = "192.0.2.9"
+			s.Standby.Addresses = append(s.Standby.Addresses, another)
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := &memoryExchange{stations: map[netip.Addr]neigh.MAC{}}
+				for addr, mac := range map[string]neigh.MAC{
+					"192.0.2.12": oldHolder, "192.0.2.1": oldHolder, "192.0.2.9": oldHolder, "192.0.2.13": stranger,
+				} {
+					x.set(addr, mac)
+				}
+				w := newWorld(
+					t, settings(), announcementOf("node1", local("192.0.2.2"), local("192.0.2.3")),
+					standbyFor("eth0", oldHolder, stranger),
+				)
+				w.OpenExchange = func(string) (Exchange, error) { return x, nil }
+				w.prepare()
+				w.started = true
+				go func() { _ = w.watching.Start(t.Context()) }()
+				go func() { _ = w.reporter.Start(t.Context()) }()
+				reconcileForAMinute := func() {
+					for range 60 {
+						w.reconcileOrFail()
+						time.Sleep(time.Second)
+					}
+				}
+				reconcileForAMinute()
+				w.expect("watched", "True Watching", w.readyOf("node1-standby"))
+				w.expect("states", "192.0.2.2 Announced, 192.0.2.3 Announced", w.states("node1"))
+				w.made()
+				w.edit(c.name, c.edit)
+				reconcileForAMinute()
+				w.expect("requests", []string{"apply status"}, w.made())
+				w.expect("generation", w.get(c.name).Generation, w.get(c.name).Status.ObservedGeneration)
+				w.expect("still watched", "True Watching", w.readyOf("node1-standby"))
 			})
 		})
 	}
