@@ -35,7 +35,7 @@ const (
 
 // weather returns what disturbs the cluster at a time. The caller holds the mutex.
 func (s *soak) weather(now time.Time) check.Weather {
-	var w check.Weather
+	w := check.Weather{Watched: s.watched}
 	for _, f := range s.faults {
 		if !f.ended.IsZero() && now.Sub(f.ended) > aftermath {
 			continue
@@ -283,6 +283,7 @@ func (s *soak) watchAgents(ctx context.Context) error {
 		for _, node := range model.Nodes {
 			if !acting[node] {
 				s.deaf[node] = time.Now()
+				s.watched = s.watched && slices.Contains(s.weather(time.Now()).Cut, node)
 			}
 		}
 		s.mutex.Unlock()

@@ -83,6 +83,7 @@ func (s *soak) rest(ctx context.Context) error {
 	s.slowest = max(s.slowest, took)
 	s.mutex.Lock()
 	s.calmSince = time.Now()
+	s.watched, s.hasCut = s.mayWatch, false
 	longest, remarks := s.watch.Summary(), s.watch.Remarks()
 	s.mutex.Unlock()
 	for _, remark := range remarks {
@@ -172,6 +173,7 @@ func (s *soak) gather(ctx context.Context) (check.Snapshot, error) {
 		return snapshot, err
 	}
 	snapshot.Announcements, snapshot.Commons = announcements.Items, commons.Items
+	snapshot.Watched = s.mayWatch
 	for i := range nodes.Items {
 		n, err := s.gatherNode(ctx, &nodes.Items[i], pods.Items)
 		if err != nil {

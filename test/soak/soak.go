@@ -26,6 +26,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/features"
 	"github.com/purelb/purelb-operator/test/echo"
 	"github.com/purelb/purelb-operator/test/lab"
 	"github.com/purelb/purelb-operator/test/proof/trial"
@@ -57,6 +58,8 @@ type soak struct {
 	world     *model.World
 	begun     time.Time
 	log       io.Writer
+	// mayWatch says that the feature gate WireFailover of the managers is on.
+	mayWatch bool
 
 	background sync.WaitGroup // faults that will be ended, drains and rollouts
 	endFaults  chan struct{}  // closed when faults are to be ended early
@@ -69,6 +72,9 @@ type soak struct {
 	faults map[string]faultTime
 	// deaf are the nodes whose agents did not run, and when that was seen last.
 	deaf map[string]time.Time
+	// watched says that nothing has kept successors from claiming addresses since the last rest, and hasCut that a
+	// node was cut off the link since.
+	watched, hasCut bool
 	// late is when the machine was too busy to run a process in time, and by how much.
 	late []lateness
 	// refusing are the nodes that may take no address.
@@ -100,6 +106,14 @@ func run(ctx context.Context, o options) (err error) {
 		deaf: map[string]time.Time{}, refusing: map[string]bool{},
 		uids: map[string]string{}, local: map[string][]string{}, owned: map[string][]string{}, virtual: map[string][]string{},
 		refused: map[string]int{}, done: map[model.Kind]int{}, largest: map[string]float64{}}
+	gates, err := features.New()
+	if err == nil {
+		err = gates.Set(o.gates)
+	}
+	if err != nil {
+		return err
+	}
+	s.mayWatch = gates.Enabled(features.WireFailover)
 	if err := os.RemoveAll(o.out); err != nil {
 		return err
 	}
@@ -165,6 +179,7 @@ func (s *soak) round(ctx context.Context) error {
 		a := s.world.Next()
 		s.done[a.Kind]++
 		s.say("  %s", a)
+		s.noteWatchers(a.Kind)
 		begun := time.Now()
 		if err := s.apply(ctx, a); err != nil {
 			return fmt.Errorf("%s: %w", a, err)
@@ -179,6 +194,15 @@ func (s *soak) round(ctx context.Context) error {
 	s.endFaultsNow()
 	s.world.Rest()
 	return s.rest(ctx)
+}
+
+// noteWatchers notes whether successors can go on to claim addresses. The addresses of the first node that is cut off
+// are claimed; then others are named, which may take as long as the API server is away.
+func (s *soak) noteWatchers(kind model.Kind) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.watched = s.watched && (kind.LeavesWatchers() || kind.CutsNodeOff() && !s.hasCut)
+	s.hasCut = s.hasCut || kind.CutsNodeOff()
 }
 
 // endFaultsNow ends all faults and waits for whatever runs beside.

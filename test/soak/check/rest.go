@@ -19,6 +19,8 @@ type Snapshot struct {
 	Groups        []Group
 	Announcements []v1.Announcement
 	Commons       []v1.CommonAnnouncement
+	// Watched says that nodes are to watch the holders of Local addresses.
+	Watched bool
 	// Wanted are the names of all Services that users have created and not deleted.
 	Wanted []string
 	// Asked are the answers to HTTP requests, by address and then by the host that asked:
@@ -100,6 +102,7 @@ func Rest(s Snapshot) []string {
 	r.checkAnnouncements()
 	r.checkKernels()
 	r.checkPlaces()
+	r.checkWatchers()
 	r.checkCounts()
 	return r.found
 }
@@ -372,6 +375,69 @@ func (r *rest) checkPlaces() {
 			}
 		}
 	}
+}
+
+// watch is that a node watches another one because of an address.
+type watch struct{ watcher, holder, address string }
+
+// reservation is by which epoch a holder has an address, and which one is reserved for a successor.
+type reservation struct{ held, reserved int64 }
+
+// checkWatchers checks that another node follows each holder of a Local address if one could, and that nodes know
+// whom they follow.
+func (r *rest) checkWatchers() {
+	if !r.Watched {
+		return
+	}
+	known := map[watch]reservation{}
+	for i := range r.Announcements {
+		ann := &r.Announcements[i]
+		if ann.Spec.Standby == nil {
+			continue
+		}
+		for _, a := range ann.Spec.Standby.Addresses {
+			known[watch{ann.Spec.NodeName, ann.Spec.Standby.Watched.NodeName, a.Address}] =
+				reservation{a.Epoch, v1.ReservedEpochOf(a.Successors, ann.Spec.NodeName)}
+		}
+	}
+	for i := range r.Announcements {
+		holder := r.Announcements[i].Spec.NodeName
+		for _, e := range r.Announcements[i].Spec.Addresses {
+			if e.Type != v1.AnnounceLocal {
+				continue
+			}
+			for _, s := range e.Successors {
+				key := watch{s.NodeName, holder, e.Address}
+				if known[key] != (reservation{e.Epoch, s.Epoch}) {
+					r.report("%s is to follow %s as the holder of %s, and is not told so", s.NodeName, holder, e.Address)
+				}
+				delete(known, key)
+			}
+			if others := r.othersAbleFor(e.Address, holder); len(e.Successors) == 0 && len(others) > 0 {
+				r.report("no node follows %s as the holder of %s, though %v could", holder, e.Address, others)
+			}
+		}
+	}
+	for key := range known {
+		r.report("%s watches %s because of %s, and is not to follow it", key.watcher, key.holder, key.address)
+	}
+}
+
+// othersAbleFor returns the nodes that can announce all Services of an address, without its holder.
+func (r *rest) othersAbleFor(address, holder string) []string {
+	var able []string
+	for _, n := range r.Nodes {
+		if n.Name != holder {
+			able = append(able, n.Name)
+		}
+	}
+	for _, svc := range r.Services {
+		if slices.ContainsFunc(svc.Ingress, func(a netip.Addr) bool { return a.String() == address }) {
+			could := r.nodesAbleFor(svc)
+			able = slices.DeleteFunc(able, func(n string) bool { return !slices.Contains(could, n) })
+		}
+	}
+	return able
 }
 
 func (r *rest) isPolicyLocal(a netip.Addr) bool {

@@ -13,7 +13,7 @@ import (
 var virtualAddr = netip.MustParseAddr("172.30.2.16")
 
 // good returns a cluster with nothing wrong: two nodes, a Service with a Local address on
-// node1, and one with a Virtual address on both, which is a shared entry.
+// node1, which node2 watches, and one with a Virtual address on both, which is a shared entry.
 func good() Snapshot {
 	announcement := func(node string, local ...v1.AnnouncedAddress) v1.Announcement {
 		a := v1.Announcement{ObjectMeta: metav1.ObjectMeta{Name: node, Generation: 3}}
@@ -30,6 +30,12 @@ func good() Snapshot {
 		}
 		return a
 	}
+	successors := []v1.Successor{{NodeName: "node2", Epoch: 3}}
+	standby := v1.Announcement{ObjectMeta: metav1.ObjectMeta{Name: "node2-standby"}}
+	standby.Spec = v1.AnnouncementSpec{NodeName: "node2", LBNodeAgent: "default", Standby: &v1.Standby{
+		Watched:   v1.StandbyNode{NodeName: "node1"},
+		Addresses: []v1.StandbyAddress{{Address: addr.String(), Epoch: 2, Successors: successors}},
+	}}
 	dummy := Held{"kube-lb0", netip.MustParsePrefix("172.30.2.16/32")}
 	done := Condition{Status: "True"}
 	return Snapshot{
@@ -55,10 +61,14 @@ func good() Snapshot {
 		Announcements: []v1.Announcement{
 			announcement(
 				"node1",
-				v1.AnnouncedAddress{Address: addr.String(), PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, Epoch: 2},
+				v1.AnnouncedAddress{
+					Address: addr.String(), PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, Epoch: 2,
+					Successors: successors,
+				},
 			),
-			announcement("node2"),
+			announcement("node2"), standby,
 		},
+		Watched: true,
 		Commons: []v1.CommonAnnouncement{{Spec: v1.CommonAnnouncementSpec{LBNodeAgent: "default",
 			Addresses: []v1.AnnouncedAddress{
 				{Address: virtualAddr.String(), PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual},
@@ -159,6 +169,22 @@ func TestRestFindsViolations(t *testing.T) {
 			"not on all nodes", "Virtual address 172.30.2.16 is not on node2",
 			func(s *Snapshot) { s.Announcements[1].Spec.IncludeCommonAnnouncements = false },
 		},
+		{
+			"a holder without a successor", "no node follows node1 as the holder of 10.77.0.100, though [node2] could",
+			func(s *Snapshot) { local(s).Spec.Addresses[0].Successors = nil },
+		},
+		{
+			"a successor that is not told", "node2 is to follow node1 as the holder of 10.77.0.100, and is not told so",
+			func(s *Snapshot) { s.Announcements = s.Announcements[:2] },
+		},
+		{
+			"a successor that knows another epoch", "node2 is to follow node1 as the holder of 10.77.0.100, and is not told so",
+			func(s *Snapshot) { s.Announcements[2].Spec.Standby.Addresses[0].Epoch = 1 },
+		},
+		{
+			"a watcher that is no successor", "node2 watches node1 because of 10.77.0.101, and is not to follow it",
+			func(s *Snapshot) { s.Announcements[2].Spec.Standby.Addresses[0].Address = "10.77.0.101" },
+		},
 		{"a wrong count", "lan counts 2 and 0", func(s *Snapshot) { s.Groups[0].AllocatedIPv4 = 2 }},
 		{"a group is not Ready", "lan is not Ready", func(s *Snapshot) { s.Groups[0].Ready = false }},
 	} {
@@ -181,6 +207,16 @@ func TestRestAccepts(t *testing.T) {
 				Name: "s3", IsBalancer: true, Families: []string{"IPv4"},
 				Allocated: Condition{"False", v1.ReasonExhausted, "lan has no free address"},
 			}
+		},
+		"no other node could follow": func(s *Snapshot) {
+			s.Nodes[1].Refusing, s.Announcements = true, s.Announcements[:2]
+			local := &s.Announcements[0]
+			local.Spec.Addresses[0].Successors = nil
+		},
+		"no node is to watch": func(s *Snapshot) {
+			s.Watched, s.Announcements = false, s.Announcements[:2]
+			local := &s.Announcements[0]
+			local.Spec.Addresses[0].Successors = nil
 		},
 		"policy Local without an endpoint": func(s *Snapshot) {
 			s.Nodes[0].HasEndpoint, s.Nodes[1].HasEndpoint = false, false

@@ -27,6 +27,10 @@ const (
 	// Lease expires after 3 s, and the leading manager, which takes as long to replace, may
 	// have been there.
 	FailoverSilence = 20 * time.Second
+	// ClaimSilence is the same while a node is cut off whose addresses other nodes watch,
+	// whether or not anybody decides. They claim within a second; an address that was being
+	// handed over, or whose successors were being named anew, takes up to 3 s.
+	ClaimSilence = 3 * time.Second
 	// MissingVirtual is for how long a node may be without a Virtual address.
 	MissingVirtual = 5 * time.Second
 	// A busy machine makes everything late. The bounds grow by lateFactor times what a
@@ -46,6 +50,9 @@ type Weather struct {
 	// NoDecisions says that nobody can move addresses: the API server is away, or no
 	// manager runs.
 	NoDecisions bool
+	// Watched says that other nodes have watched each holder of an address since the
+	// cluster was at rest, and that nothing but Cut has disturbed the wire or an agent since.
+	Watched bool
 	// Able are the nodes that could take an address.
 	Able []string
 	// Late is for how long the machine lately let a process wait that wanted to run.
@@ -74,8 +81,10 @@ type watched struct {
 	lastDouble                time.Time
 	double                    map[string]time.Duration // by class
 	settled                   bool
-	calmSilence, cutSilence   time.Duration
 	reportedDouble, wasSilent bool
+	// How long nobody has answered: while every node works, while a node is cut off that is
+	// watched, and while one is that is not.
+	calmSilence, claimSilence, cutSilence time.Duration
 }
 
 // allocation is what is known of the addresses of a Service.
@@ -140,7 +149,7 @@ func (w *Watch) Answered(at time.Time, a netip.Addr, macs []string, covers time.
 		w.countDouble(at, a, x, holders, covers, weather)
 	}
 	if len(holders) > 0 {
-		x.calmSilence, x.cutSilence, x.wasSilent = 0, 0, false
+		x.forgetSilence()
 		return
 	}
 	w.countSilence(at, a, x, covers, weather)
@@ -186,7 +195,12 @@ func (w *Watch) countSilence(at time.Time, a netip.Addr, x *watched, covers time
 	case len(weather.Cut) == 0 && len(weather.Deaf) == 0:
 		x.calmSilence += covers
 		w.note("silence, nodes work", x.calmSilence)
-	case weather.NoDecisions || !canMove:
+	case !canMove:
+		return
+	case weather.Watched:
+		x.claimSilence += covers
+		w.note("silence, watched node cut off", x.claimSilence)
+	case weather.NoDecisions:
 		return
 	default:
 		x.cutSilence += covers
@@ -198,20 +212,27 @@ func (w *Watch) countSilence(at time.Time, a netip.Addr, x *watched, covers time
 	if half := CalmSilence / 2; x.calmSilence > half && x.calmSilence-covers <= half {
 		w.remark("%s: nobody answers for %s for more than %s", stamp(at), a, half)
 	}
-	if x.calmSilence > CalmSilence+weather.slack() || x.cutSilence > FailoverSilence+weather.slack() {
+	slack := weather.slack()
+	if x.calmSilence > CalmSilence+slack || x.claimSilence > ClaimSilence+slack || x.cutSilence > FailoverSilence+slack {
 		x.wasSilent = true
 		w.report(
-			"%s: nobody answers for %s, for %s while every node works and %s beside (cut off %v, agents away %v)", stamp(at), a,
-			x.calmSilence, x.cutSilence, weather.Cut, weather.Deaf,
+			"%s: nobody answers for %s, for %s while every node works, %s while a node that is watched is cut off "+
+				"and %s while one is that is not (cut off %v, agents away %v, nobody decides %t)", stamp(at), a,
+			x.calmSilence, x.claimSilence, x.cutSilence, weather.Cut, weather.Deaf, weather.NoDecisions,
 		)
 	}
+}
+
+func (x *watched) forgetSilence() {
+	x.calmSilence, x.claimSilence, x.cutSilence, x.wasSilent = 0, 0, 0, false
 }
 
 // Settle says that the cluster is at rest and one node answers for an address, which no
 // user changes until Unsettle.
 func (w *Watch) Settle(a netip.Addr) {
 	x := w.address(a)
-	x.settled, x.calmSilence, x.cutSilence = true, 0, 0
+	x.forgetSilence()
+	x.settled = true
 }
 
 // Unsettle says that a user's edit may take an address away.

@@ -95,6 +95,7 @@ func TestStrangersDoNotCount(t *testing.T) {
 
 func TestSilence(t *testing.T) {
 	cut := Weather{Cut: []string{"node1"}, Able: []string{"node1", "node2"}}
+	claimed := Weather{Cut: cut.Cut, Able: cut.Able, Watched: true}
 	for _, c := range []struct {
 		name    string
 		settled bool
@@ -109,7 +110,11 @@ func TestSilence(t *testing.T) {
 		{"a failover", true, 10 * time.Second, cut, false},
 		{"no failover", true, 30 * time.Second, cut, true},
 		{"nobody decides", true, time.Minute, Weather{Cut: cut.Cut, Able: cut.Able, NoDecisions: true}, false},
-		{"no other node", true, time.Minute, Weather{Cut: cut.Cut, Able: []string{"node1"}}, false},
+		{"no other node", true, time.Minute, Weather{Cut: cut.Cut, Able: []string{"node1"}, Watched: true}, false},
+		{"a claim", true, 2 * time.Second, claimed, false},
+		{"no claim, though a manager could decide", true, 4 * time.Second, claimed, true},
+		{"no claim, and nobody decides", true, 4 * time.Second,
+			Weather{Cut: cut.Cut, Able: cut.Able, Watched: true, NoDecisions: true}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWatch()

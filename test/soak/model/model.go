@@ -67,6 +67,18 @@ const (
 	DeleteAnnouncement Kind = "delete-announcement"
 )
 
+// LeavesWatchers says that a successor of a node's addresses can claim them at any time during actions of
+// this kind: they disturb neither a link nor an agent, and do not change which nodes may have addresses.
+func (k Kind) LeavesWatchers() bool {
+	return slices.Contains([]Kind{
+		StopAPI, FreezeManager, FreezeKubelet, Load, KillManager, KillLeader, KillKubelet, RollManagers, DeleteManagerPod,
+		CreateService, DeleteService, UpdateService, RecreateService, ResizeGroup, MoveGroup, DeleteAnnouncement,
+	}, k)
+}
+
+// CutsNodeOff says that an action of this kind cuts a node off the link.
+func (k Kind) CutsNodeOff() bool { return slices.Contains([]Kind{CutLink, UnplugPort, PowerOff}, k) }
+
 // Action is one step of a soak.
 type Action struct {
 	Kind Kind
