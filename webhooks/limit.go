@@ -34,7 +34,9 @@ func (l answerLimit) limit(next http.Handler) http.Handler {
 			refuseTooLong(w)
 			return
 		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+		var body bytes.Buffer // which has room for all of it: one that grows takes more than twice as much
+		body.Grow(int(max(r.ContentLength, 0)) + bytes.MinRead)
+		_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, MaxBody))
 		var long *http.MaxBytesError
 		switch {
 		case errors.As(err, &long):
@@ -50,7 +52,7 @@ func (l answerLimit) limit(next http.Handler) http.Handler {
 		case <-r.Context().Done():
 			return
 		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
+		r.Body = io.NopCloser(&body)
 		next.ServeHTTP(w, r)
 	}))
 }
