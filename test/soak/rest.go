@@ -199,14 +199,20 @@ func (s *soak) gather(ctx context.Context) (check.Snapshot, error) {
 // checkWorkloads returns what of PureLB and its servers is not rolled out.
 func (s *soak) checkWorkloads(ctx context.Context) error {
 	deployments, daemonSets := &appsv1.DeploymentList{}, &appsv1.DaemonSetList{}
-	agents := &v1.LBNodeAgentList{}
+	agents, pods := &v1.LBNodeAgentList{}, &corev1.PodList{}
 	if err := errors.Join(
 		s.client.List(ctx, deployments), s.client.List(ctx, daemonSets, client.InNamespace(systemNamespace)),
 		s.client.List(ctx, agents, client.InNamespace(systemNamespace)),
+		s.client.List(ctx, pods, client.InNamespace(systemNamespace)),
 	); err != nil {
 		return err
 	}
 	var errs []error
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.DeletionTimestamp != nil { // no workload counts it any more
+			errs = append(errs, fmt.Errorf("pod %s is terminating", p.Name))
+		}
+	}
 	for i := range deployments.Items {
 		d := &deployments.Items[i]
 		if d.Status.ObservedGeneration != d.Generation || d.Status.AvailableReplicas != ptr.Deref(d.Spec.Replicas, 1) ||
