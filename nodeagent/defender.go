@@ -269,6 +269,9 @@ func (d *defender) hear(ctx context.Context, iface string, m neigh.Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	reaction := d.defence.Hear(iface, frame, isFresh, isGateway, now)
+	if reaction.IsContested {
+		d.freshness.confirm()
+	}
 	d.carryOut(ctx, reaction)
 }
 

@@ -56,7 +56,8 @@ func (d *defender) keepAskingHeld(ctx context.Context) {
 			if !d.freshness.isFresh() {
 				d.askAll(ctx, d.pickHeld((*plan.Defence).AllHeld))
 			}
-			wait := max(plan.AskInterval, d.freshness.freshFor())
+			// It may be less fresh before that time is over.
+			wait := min(max(plan.AskInterval, d.freshness.freshFor()), currentTime)
 			if d.tasks.Now().Before(eagerUntil) {
 				wait = eagerInterval
 			}

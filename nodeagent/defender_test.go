@@ -158,6 +158,31 @@ func TestDefendWhenFresh(t *testing.T) {
 	})
 }
 
+// A claim of another station asks for a renewal of the Lease, unless it has just been renewed: the manager may have
+// given the address to that station. An answer alone does not.
+func TestClaimAsksForRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := defended(t)
+		w.freshness.setPeriod(nil)
+		isAsked := func() bool {
+			synctest.Wait()
+			_, isThere := tryReceive(w.freshness.renewalAsked)
+			return isThere
+		}
+		isAsked() // because of the period
+		w.freshness.noteRenewed(time.Now())
+		w.neighbours.claim("192.0.2.1", stranger)
+		w.expect("asks, as the Lease was just renewed", false, isAsked())
+		time.Sleep(5 * time.Second)
+		w.expect("asks without a claim", false, isAsked())
+		w.neighbours.claim("192.0.2.1", stranger)
+		w.expect("asks", true, isAsked())
+		w.freshness.noteRenewed(time.Now())
+		w.neighbours.claim("192.0.2.1", stranger)
+		w.expect("asks again, after a renewal", false, isAsked())
+	})
+}
+
 func TestYieldWhenLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := defended(t, func(a *purelbv1.AnnouncedAddress) { a.HandingOver = true })

@@ -16,11 +16,13 @@ import (
 // fresh, and so lists before it renews.
 type freshness struct {
 	mu sync.Mutex
-	// period is the time between two renewals.
-	period time.Duration
+	// period is the time between two renewals, and leasePeriod that by which the Lease says how long it lasts.
+	period, leasePeriod time.Duration
 	// renewedAt is when the last successful renewal started, and listedAt when the agent last
 	// listed at the API server.
 	renewedAt, listedAt time.Time
+	// isFailing means that the agent has tried to renew since then, and failed.
+	isFailing bool
 	// now tells the time.
 	now func() time.Time
 	// suspendedFor returns for how long the node has been suspended since it booted. suspendedAtBeat
@@ -28,14 +30,14 @@ type freshness struct {
 	// result when the heartbeat began the last renewal that succeeded.
 	suspendedFor                        func() time.Duration
 	suspendedAtBeat, suspendedAtRenewal time.Duration
-	// periodChanged is signalled when the period has changed.
-	periodChanged chan struct{}
+	// renewalAsked is signalled when it may be time to renew; see untilRenewal.
+	renewalAsked chan struct{}
 }
 
 // newFreshness returns that of an agent that has just started, which is not fresh.
 func newFreshness(now func() time.Time, suspendedFor func() time.Duration) *freshness {
 	return &freshness{
-		period: defaultPeriod, periodChanged: make(chan struct{}, 1), now: now,
+		period: defaultPeriod, leasePeriod: defaultPeriod, renewalAsked: make(chan struct{}, 1), now: now,
 		suspendedFor: suspendedFor, suspendedAtBeat: suspendedFor(),
 	}
 }
@@ -51,19 +53,59 @@ func suspendedSinceBoot() time.Duration {
 	return time.Duration(all.Nano() - awake.Nano())
 }
 
-// isFresh reports whether the last successful renewal started no more than two periods ago.
+// isFresh reports whether the agent renews when it is to.
 func (f *freshness) isFresh() bool { return f.freshFor() >= 0 }
 
-// freshFor returns for how long the agent is fresh if no other renewal succeeds; negative if it
-// is not fresh. The time for which the node was suspended counts: the manager has counted it, too.
+// freshFor returns for how long the agent is fresh if it does not try to renew again; negative if it is not fresh. It
+// is fresh until a while after the next renewal is due. If that fails, or the node was suspended, the manager may have
+// asked for renewals each second and have counted from then: such an agent is fresh only while it is current.
 func (f *freshness) freshFor() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	suspended := f.suspendedFor() - f.suspendedAtRenewal
-	if suspended < minSuspension {
-		suspended = 0
+	if f.isFailing || f.suspendedSinceRenewal() > 0 {
+		return f.currentFor()
 	}
-	return f.renewedAt.Add(2*f.period - suspended).Sub(f.now()) // without a renewal that is long ago
+	return f.renewedAt.Add(f.period + renewalMargin).Sub(f.now()) // without a renewal that is long ago
+}
+
+// isCurrent reports whether the agent has renewed within the last two seconds, by the clock of those who were awake.
+func (f *freshness) isCurrent() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.currentFor() >= 0
+}
+
+// currentFor returns for how long the agent is current; negative if it is not. The caller holds the lock.
+func (f *freshness) currentFor() time.Duration {
+	return f.renewedAt.Add(currentTime - f.suspendedSinceRenewal()).Sub(f.now())
+}
+
+// suspendedSinceRenewal returns for how long the node was suspended since the last renewal: the manager has counted
+// that time, too. The caller holds the lock.
+func (f *freshness) suspendedSinceRenewal() time.Duration {
+	if suspended := f.suspendedFor() - f.suspendedAtRenewal; suspended >= minSuspension {
+		return suspended
+	}
+	return 0
+}
+
+// confirm asks for a renewal, unless the agent is current: whether it is to have an address has come into question.
+func (f *freshness) confirm() {
+	if !f.isCurrent() {
+		pacing.Signal(f.renewalAsked)
+	}
+}
+
+// untilRenewal returns for how long to wait with the next renewal, if the last one began at a time: for nothing if the
+// Lease lasts for longer, or less long, than it is to, or if the agent was asked for a renewal and is not current.
+func (f *freshness) untilRenewal(start time.Time, isAsked bool) time.Duration {
+	isCurrent := f.isCurrent()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.period != f.leasePeriod || isAsked && !isCurrent {
+		return 0
+	}
+	return start.Add(f.period).Sub(f.now())
 }
 
 // renewalPeriod returns the time between two renewals.
@@ -90,7 +132,7 @@ func (f *freshness) setPeriod(announcements []purelbv1.Announcement) {
 		return
 	}
 	f.period = period
-	pacing.Signal(f.periodChanged)
+	pacing.Signal(f.renewalAsked)
 }
 
 // noteBeat notes that the heartbeat begins to list, if it has to, and to renew. If the node is
@@ -101,11 +143,26 @@ func (f *freshness) noteBeat() {
 	f.suspendedAtBeat = f.suspendedFor()
 }
 
+// beginRenewal returns the period by which the Lease is to say how long it lasts, and notes that it does.
+func (f *freshness) beginRenewal() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.leasePeriod = f.period
+	return f.period
+}
+
 // noteRenewed notes that a renewal which started at a time has succeeded.
 func (f *freshness) noteRenewed(start time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.renewedAt, f.suspendedAtRenewal = start, f.suspendedAtBeat
+	f.renewedAt, f.suspendedAtRenewal, f.isFailing = start, f.suspendedAtBeat, false
+}
+
+// noteFailed notes that a renewal, or what comes before it, has failed.
+func (f *freshness) noteFailed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.isFailing = true
 }
 
 // noteListed notes that the agent has listed at the API server.

@@ -67,14 +67,15 @@ func (h *heartbeat) Start(ctx context.Context) error {
 		if errors.Is(err, revision.ErrRestored) {
 			return fmt.Errorf("the agent has to begin anew: %w", err)
 		}
-		wait := tasks.Until(h.tasks, start.Add(h.freshness.renewalPeriod()))
 		if err == nil {
 			if backoff.Failing() {
 				log.FromContext(ctx).Info("The Lease is renewed again")
 			}
 			backoff.Reset()
 			unanswered = 0
+			h.sleep(ctx, start)
 		} else if ctx.Err() == nil {
+			h.freshness.noteFailed()
 			if !backoff.Failing() { // once for each outage
 				log.FromContext(ctx).Error(err, "The Lease is not renewed")
 			}
@@ -85,9 +86,8 @@ func (h *heartbeat) Start(ctx context.Context) error {
 			if h.reconnect != nil && unanswered > 1 && bits.OnesCount(uint(unanswered)) == 1 {
 				h.reconnect()
 			}
-			wait = backoff.Next()
+			h.tasks.Wait(ctx, backoff.Next())
 		}
-		h.sleep(ctx, start, wait, err == nil)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (h *heartbeat) beat(ctx context.Context) error {
 
 // renew writes the fields of the Lease that are the agent's; the manager makes the Lease.
 func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
-	period := h.freshness.renewalPeriod()
+	period := h.freshness.beginRenewal()
 	ctx, cancel := context.WithTimeout(ctx, min(period, requestTimeout))
 	defer cancel()
 	fields := map[string]any{"spec": map[string]any{
@@ -140,14 +140,11 @@ func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// sleep waits. After a renewal a change of the period takes effect at once, counted from the
-// start of that renewal.
-func (h *heartbeat) sleep(ctx context.Context, start time.Time, wait time.Duration, isRenewed bool) {
-	periodChanged := h.freshness.periodChanged
-	if !isRenewed {
-		periodChanged = nil
-	}
-	for h.tasks.Wait(ctx, wait, periodChanged) == 0 {
-		wait = tasks.Until(h.tasks, start.Add(h.freshness.renewalPeriod()))
+// sleep waits until the next renewal, after one that began at a time.
+func (h *heartbeat) sleep(ctx context.Context, start time.Time) {
+	for isAsked := false; ; isAsked = true {
+		if h.tasks.Wait(ctx, h.freshness.untilRenewal(start, isAsked), h.freshness.renewalAsked) != 0 {
+			return
+		}
 	}
 }

@@ -76,16 +76,43 @@ func TestHeartbeat(t *testing.T) {
 			*got.Spec.HolderIdentity, *got.Spec.LeaseDurationSeconds, time.Since(got.Spec.RenewTime.Time) < time.Second,
 		})
 
-		// From 1 s to 10 s and back, at once.
+		// From 1 s to 10 s and back, at once: the Lease says how long it lasts.
+		duration := func() time.Duration {
+			if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(lease()), got); err != nil {
+				t.Fatal(err)
+			}
+			return time.Duration(*got.Spec.LeaseDurationSeconds) * time.Second
+		}
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.HeartbeatSeconds = 10 })
 		_, _ = w.reconcile()
+		synctest.Wait()
+		w.expect("a slow Lease", 30*time.Second, duration())
 		time.Sleep(8 * time.Second)
 		synctest.Wait()
-		w.expect("beats at 10 s", 4, len(*beats))
+		w.expect("beats at 10 s", 5, len(*beats))
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.HeartbeatSeconds = 1 })
 		_, _ = w.reconcile()
 		synctest.Wait()
-		w.expect("beats back at 1 s", 5, len(*beats))
+		w.expect("beats back at 1 s", 6, len(*beats))
+		w.expect("a quick Lease", 3*time.Second, duration())
+	})
+}
+
+// An agent with a slow Lease renews it at once when it is asked to, unless it has just done so.
+func TestHeartbeatAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ann := announcementOf("node1")
+		ann.Spec.HeartbeatSeconds = 10
+		w, beats := beating(t, settings(), lease(), ann)
+		for _, after := range []time.Duration{2 * time.Second, time.Second, time.Second, 3 * time.Second} {
+			time.Sleep(after) // 2, 3, 4 and 7 s after the first renewal
+			w.freshness.confirm()
+			synctest.Wait()
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		const s = time.Second
+		w.expect("beats", []time.Duration{0, 3 * s, 7 * s, 17 * s, 27 * s}, *beats)
 	})
 }
 

@@ -29,9 +29,9 @@ func (w *world) beat() {
 	w.freshness.noteRenewed(time.Now())
 }
 
-// An agent is fresh for two periods after its last renewal began, by the clock of those who were
-// awake. A renewal that was under way while the node was suspended, or a list before it, says nothing
-// of what came afterwards.
+// An agent is fresh for a period and a second after its last renewal began, and for two seconds if the next one has
+// failed or the node was suspended, by the clock of those who were awake. A renewal that was under way while the node
+// was suspended, or a list before it, says nothing of what came afterwards.
 func TestFreshness(t *testing.T) {
 	const s = time.Second
 	for _, tc := range []struct {
@@ -70,6 +70,54 @@ func TestFreshness(t *testing.T) {
 				time.Sleep(tc.awake)
 				if got := f.isFresh(); got != tc.want {
 					t.Errorf("fresh: %t", got)
+				}
+			})
+		})
+	}
+}
+
+// An agent with a slow Lease is fresh for longer, and current only for as long as one with a quick Lease.
+func TestFreshnessOfSlowLease(t *testing.T) {
+	const s = time.Second
+	for _, tc := range []struct {
+		name             string
+		suspended, awake time.Duration // since the renewal began
+		hasFailed        bool
+		freshFor         time.Duration
+		isCurrent        bool
+	}{
+		{"just renewed", 0, 0, false, 11 * s, true},
+		{"renewed two seconds ago", 0, 2 * s, false, 9 * s, true},
+		{"renewed longer ago", 0, 2*s + 1, false, 9*s - 1, false},
+		{"the next one is due", 0, 10 * s, false, s, false},
+		{"the next one is late", 0, 11*s + 1, false, -1, false},
+		{"suspended for a second", s, s, false, 0, true},
+		{"suspended for three seconds", 3 * s, 0, false, -s, false},
+		{"the next one has failed at once", 0, s, true, s, true},
+		{"the next one has failed", 0, 10 * s, true, -8 * s, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				suspended := time.Duration(0)
+				f := newFreshness(time.Now, func() time.Duration { return suspended })
+				f.setPeriod([]purelbv1.Announcement{{Spec: purelbv1.AnnouncementSpec{HeartbeatSeconds: 10}}})
+				f.noteBeat()
+				f.noteRenewed(time.Now())
+				suspended += tc.suspended
+				time.Sleep(tc.awake)
+				if tc.hasFailed {
+					f.noteFailed()
+				}
+				if got := f.freshFor(); got != tc.freshFor || f.isFresh() != (tc.freshFor >= 0) {
+					t.Errorf("fresh for %s, want %s", got, tc.freshFor)
+				}
+				if got := f.isCurrent(); got != tc.isCurrent {
+					t.Errorf("current: %t", got)
+				}
+				f.noteBeat()
+				f.noteRenewed(time.Now())
+				if got := f.freshFor(); got != 11*s {
+					t.Errorf("renewed again, fresh for %s", got)
 				}
 			})
 		})

@@ -222,7 +222,7 @@ func (a *Agent) syncWoken(ctx context.Context) (time.Duration, error) {
 	case sourceLast, sourceNone, sourceList:
 	}
 	defer pacing.Signal(a.reporter.Changed)
-	return a.sync(ctx, a.state.objects, a.freshness.isFresh())
+	return a.sync(ctx, a.state.objects, a.freshness.isCurrent())
 }
 
 // syncFromAPIServer lists the node's objects at the API server, and has the worker apply them: for the
@@ -289,7 +289,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 		wait, err = a.sync(ctx, a.state.objects, true)
 		hasSynced = true
 	case sourceLast: // without anything the agent keeps what the kernel has
-		wait, err = a.sync(ctx, a.state.objects, a.freshness.isFresh())
+		wait, err = a.sync(ctx, a.state.objects, a.freshness.isCurrent())
 		hasSynced = true
 	case sourceNone, sourceLastUntilListed, sourceLastAndList, sourceCache:
 	}

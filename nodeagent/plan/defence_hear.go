@@ -36,6 +36,8 @@ type Reaction struct {
 	// NewRivalMAC is the MAC of a station that has begun to claim the address, and is to be
 	// reported; empty for none. See Rival.
 	NewRivalMAC string
+	// IsContested means that another station claims the address: the agent is to renew its Lease, unless it just has.
+	IsContested bool
 	// Report means that there is something to report.
 	Report bool
 	// MayLog means that the rate of log lines allows another.
@@ -73,7 +75,7 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 
 // reactionTo turns a verdict about a station into a Reaction.
 func (d *Defence) reactionTo(verdict Verdict, h Held, state *HeldState, mac string, now time.Time) Reaction {
-	r := Reaction{Held: h}
+	r := Reaction{Held: h, IsContested: verdict == Defend || verdict == CheckClaim}
 	switch verdict {
 	case Repeat:
 		r.Announce = d.allowAnnouncement(state, repeatGap, now)

@@ -185,6 +185,19 @@ func TestStatements(t *testing.T) {
 	}
 }
 
+// The agent renews its Lease because of a claim, and not because of what it does not take for one.
+func TestContested(t *testing.T) {
+	t.Parallel()
+	for verdict, want := range map[Verdict]bool{
+		Ignore: false, Repeat: false, Defend: true, CheckClaim: true, Remember: false, Suspect: false, Yield: false,
+	} {
+		d := holding(heldOn("eth0", heldAddr))
+		if r := d.reactionTo(verdict, d.Held[heldAddr], d.HeldStates[heldAddr], stranger, begin); r.IsContested != want {
+			t.Errorf("%s: contested %t", verdict, r.IsContested)
+		}
+	}
+}
+
 func TestDefenceKeepsItsInterval(t *testing.T) {
 	t.Parallel()
 	d := holding(heldOn("eth0", heldAddr))
