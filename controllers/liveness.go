@@ -64,18 +64,8 @@ type observedLease struct {
 // leaseLimit is how long a Lease may last at the most, whatever its agent says.
 type leaseLimit struct {
 	duration time.Duration
-	// previous was the limit until changedAt. It counts for its own duration longer: an
-	// agent that is to renew more often, and has not seen that yet, is not expired.
-	previous  time.Duration
-	changedAt time.Time
-}
-
-// at returns the limit at a time.
-func (l leaseLimit) at(now time.Time) time.Duration {
-	if now.Sub(l.changedAt) < l.previous {
-		return max(l.duration, l.previous)
-	}
-	return l.duration
+	// since is when it became the limit. It counts from then: an agent that is to renew more often has the time to.
+	since time.Time
 }
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=purelb-system,verbs=get;list;watch;create;update;delete
@@ -197,16 +187,13 @@ func (l *LivenessTracker) SetHeartbeats(heartbeats map[string]time.Duration) {
 	defer l.mu.Unlock()
 	limits := make(map[string]leaseLimit, len(heartbeats))
 	for node, heartbeat := range heartbeats {
-		limit, old := leaseLimit{duration: v1.HeartbeatsPerLease * heartbeat}, l.leaseLimitOf(node)
-		switch {
-		case limit.duration <= 0:
-			continue
-		case limit.duration == old.duration:
+		limit := leaseLimit{v1.HeartbeatsPerLease * heartbeat, l.now()}
+		if old := l.leaseLimitOf(node); old.duration == limit.duration {
 			limit = old
-		default:
-			limit.previous, limit.changedAt = old.at(l.now()), l.now()
 		}
-		limits[node] = limit
+		if limit.duration > 0 {
+			limits[node] = limit
+		}
 	}
 	l.limits = limits
 }
@@ -216,11 +203,6 @@ func (l *LivenessTracker) leaseLimitOf(node string) leaseLimit {
 		return limit
 	}
 	return leaseLimit{duration: MaxLeaseDuration}
-}
-
-// leaseDurationOf returns how long the Lease of an agent lasts at a time.
-func (l *LivenessTracker) leaseDurationOf(observed *observedLease, now time.Time) time.Duration {
-	return min(observed.duration, l.leaseLimitOf(observed.node).at(now))
 }
 
 // measuredAt returns the time by which Leases expire: now, or when a quiet began that has not ended.
@@ -247,11 +229,12 @@ func (l *LivenessTracker) SilentFor(node string) time.Duration {
 
 // livenessBy judges an agent by its Lease, as it is now.
 func (l *LivenessTracker) livenessBy(observed *observedLease) placement.Liveness {
-	duration := l.leaseDurationOf(observed, l.now())
-	switch age := l.measuredAt().Sub(observed.countsFrom); {
-	case age >= duration:
+	age, limit := l.measuredAt().Sub(observed.countsFrom), l.leaseLimitOf(observed.node)
+	ageSinceLimit := min(age, l.measuredAt().Sub(limit.since))
+	switch {
+	case age >= observed.duration, ageSinceLimit >= limit.duration:
 		return placement.Expired
-	case age >= duration*2/3:
+	case age >= observed.duration*2/3, ageSinceLimit >= limit.duration*2/3:
 		return placement.Late
 	}
 	return placement.Fresh
