@@ -138,7 +138,7 @@ test-smoke: bin/gate ## Run the gate's end-to-end specs in a lab of their own, a
 SEEDS ?= 1000
 FIRST ?= 0
 .PHONY: sim
-sim: ## Play random histories of a cluster in one process (SEEDS=1000 FIRST=0, or KIND=leases|watching|one-at-a-time|two-links|clocks|routers|routers-one-at-a-time|netbox SEED=n to tell one)
+sim: ## Play random histories of a cluster in one process (SEEDS=1000 FIRST=0, or KIND=leases|watching|one-at-a-time|two-links|clocks|routers|routers-one-at-a-time|slow-leases|slow-leases-one-at-a-time|netbox SEED=n to tell one)
 	@SIM_SEEDS=$(SEEDS) SIM_FIRST=$(FIRST) SIM_SEED=$(SEED) SIM_KIND=$(KIND) GOGC=400 \
 	  go test -tags simulate -count=1 -timeout 0 -run '^TestSimulate$$' -v ./test/sim
 

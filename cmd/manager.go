@@ -314,6 +314,7 @@ func addControllers(
 			IsDefaultLoadBalancer: o.isDefaultLoadBalancer, Liveness: live,
 			Now:     time.Now,
 			Metrics: own, Explanations: reasons, NamesSuccessors: o.features.Enabled(features.WireFailover),
+			SlowsLeases: o.features.Enabled(features.SlowLeases),
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 		(&controllers.RoutingReconciler{
 			Client: c, Recorder: recorder("purelb-routing"), Namespace: o.namespace, Now: time.Now,

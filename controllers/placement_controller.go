@@ -28,6 +28,8 @@ type PlacementReconciler struct {
 	Recorder              events.EventRecorder
 	// NamesSuccessors is the feature gate WireFailover.
 	NamesSuccessors bool
+	// SlowsLeases is the feature gate SlowLeases. It does nothing without NamesSuccessors.
+	SlowsLeases bool
 	// ParallelWrites is how many nodes are written at the same time; 0 is a number that suits a cluster.
 	ParallelWrites int
 
@@ -61,13 +63,16 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	r.Liveness.SetHeartbeats(cluster.heartbeatPeriods())
 	inputs := cluster.placementInputs(r.Liveness.LivenessOf, now, r.IsDefaultLoadBalancer)
 	inputs.NamesSuccessors, inputs.Standbys = r.NamesSuccessors, storedObjectsByNode(cluster.standbys)
+	if r.SlowsLeases && r.NamesSuccessors {
+		inputs.SlowsLeases, inputs.Watches = true, cluster.watches()
+	}
 	r.state.clocks.FillDurations(&inputs, now)
 	result := placement.Place(inputs)
 
 	stored, err := r.writeAnnouncements(ctx, cluster, &inputs, &result)
 	err = errors.Join(err, r.writeAllCommons(ctx, cluster, &result),
-		r.writeStandbyAnnouncements(ctx, cluster, &inputs, &result),
-		r.writeAskingAnnouncements(ctx, cluster, &inputs, &result))
+		r.writeStandbyAnnouncements(ctx, cluster, &inputs),
+		r.writeAskingAnnouncements(ctx, cluster, &inputs))
 	r.Explanations.set(r.explanations(&inputs, &result), inputs.Addresses)
 	r.reportPlacement(ctx, &inputs, &result, stored)
 

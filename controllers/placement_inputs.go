@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -211,7 +212,7 @@ func (c *cluster) placementNode(
 	node.LacksAnnouncement = true
 	for _, a := range announcements {
 		if a.Name == n.Name {
-			node.LacksAnnouncement = false
+			node.LacksAnnouncement, node.HeartbeatSeconds = false, a.Spec.HeartbeatSeconds
 		}
 		node.AnnouncesShared = node.AnnouncesShared || a.Spec.IncludeCommonAnnouncements
 		if revision := a.Status.CommonAnnouncementsRevision; revision != nil {
@@ -363,6 +364,32 @@ func (c *cluster) successorClaims() []placement.SuccessorClaim {
 		}
 	}
 	return claims
+}
+
+// isWatching reports whether the node of an Announcement with standby says that it would claim all its addresses: it
+// has seen the Announcement as it stands, and sees no reason why not.
+func isWatching(a *v1.Announcement) bool {
+	return a.Status.ObservedGeneration >= a.Generation &&
+		meta.IsStatusConditionTrue(a.Status.Conditions, v1.ConditionReady)
+}
+
+// watches are which nodes watch which holders of Local addresses now, as they report.
+func (c *cluster) watches() map[placement.Watch]bool {
+	watches := map[placement.Watch]bool{}
+	for i := range c.standbys {
+		a := &c.standbys[i]
+		if !isWatching(a) {
+			continue
+		}
+		for _, s := range a.Spec.Standby.Addresses {
+			if addr, err := netip.ParseAddr(s.Address); err == nil {
+				watches[placement.Watch{
+					Watcher: a.Spec.NodeName, Holder: a.Spec.Standby.Watched.NodeName, Addr: addr, Epoch: s.Epoch,
+				}] = true
+			}
+		}
+	}
+	return watches
 }
 
 // placementAddresses are the addresses that our Services have, with the Services that

@@ -69,7 +69,7 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 }
 
 // planNode distributes the entries of one node over its Announcements. spec is what else
-// they say; only the first asks for the shared entries and describes successors. A node that
+// they say; only the first asks for the shared entries and for quick renewals, and describes successors. A node that
 // runs no agent gets no new Announcement and, once it has withdrawn everything, has none.
 func (r *PlacementReconciler) planNode(
 	node string, spec v1.AnnouncementSpec, placed []placement.Placed, existing []*v1.Announcement, runsAgent bool,
@@ -108,7 +108,7 @@ func (r *PlacementReconciler) planNode(
 		one.NodeName, one.Addresses = node, addresses
 		one.IncludeCommonAnnouncements = spec.IncludeCommonAnnouncements && name == node
 		if name != node {
-			one.Successors = nil
+			one.HeartbeatSeconds, one.Successors = placement.SlowHeartbeat, nil
 		}
 		if one.LBNodeAgent == "" { // the node has left its selector
 			old := plan.stored[name]

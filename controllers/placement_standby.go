@@ -19,25 +19,25 @@ type assignmentWrite struct {
 // writeStandbyAnnouncements writes the Announcements that say what nodes are to do when another one dies.
 // With the feature gate WireFailover off there are none.
 func (r *PlacementReconciler) writeStandbyAnnouncements(
-	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
+	ctx context.Context, cluster *cluster, inputs *placement.Inputs,
 ) error {
 	wanted := map[string]*v1.AnnouncementSpec{}
 	for _, plan := range placement.PlanStandbys(*inputs) {
 		maps.Copy(wanted, plan.Announcements(inputs.Standbys[plan.Watcher]))
 	}
-	return r.writeAssignments(ctx, cluster.standbys, wanted, inputs, result)
+	return r.writeAssignments(ctx, cluster.standbys, wanted, inputs)
 }
 
 // writeAskingAnnouncements writes the Announcements that say what nodes are to find out about addresses of
 // another one. Without an LBNodeAgent that has local.reachability enabled there are none.
 func (r *PlacementReconciler) writeAskingAnnouncements(
-	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
+	ctx context.Context, cluster *cluster, inputs *placement.Inputs,
 ) error {
 	wanted, stored := map[string]*v1.AnnouncementSpec{}, storedObjectsByNode(cluster.askings)
 	for _, plan := range placement.PlanAsking(*inputs) {
 		maps.Copy(wanted, plan.Announcements(stored[plan.Asker]))
 	}
-	return r.writeAssignments(ctx, cluster.askings, wanted, inputs, result)
+	return r.writeAssignments(ctx, cluster.askings, wanted, inputs)
 }
 
 // storedObjectsByNode describes Announcements with standby or asking to the plans that they are written for.
@@ -68,7 +68,7 @@ func storedObjectsByNode(announcements []v1.Announcement) map[string][]placement
 // does not stop the others.
 func (r *PlacementReconciler) writeAssignments(
 	ctx context.Context, stored []v1.Announcement, wanted map[string]*v1.AnnouncementSpec,
-	inputs *placement.Inputs, result *placement.Result,
+	inputs *placement.Inputs,
 ) error {
 	writes := map[string]*assignmentWrite{}
 	for i := range stored {
@@ -82,7 +82,7 @@ func (r *PlacementReconciler) writeAssignments(
 		if writes[name] == nil {
 			writes[name] = &assignmentWrite{}
 		}
-		spec.LBNodeAgent, spec.HeartbeatSeconds = lbNodeAgent[spec.NodeName], result.HeartbeatSeconds[spec.NodeName]
+		spec.LBNodeAgent, spec.HeartbeatSeconds = lbNodeAgent[spec.NodeName], placement.SlowHeartbeat
 		writes[name].spec = spec
 	}
 	var kept, unwanted []string

@@ -42,7 +42,7 @@ func (r *PlacementReconciler) Component(cluster ComponentManager) (Component, er
 	return Component{
 		Name: "placement", Reconciler: r,
 		Watches: []Watch{
-			{Object: &v1.Announcement{}, Handler: placeCluster, Changed: announcementPlacementChanged},
+			{Object: &v1.Announcement{}, Handler: placeCluster, Changed: announcementPlacementChanged(r.SlowsLeases)},
 			{Object: &v1.CommonAnnouncement{}, Handler: placeCluster},
 			{Object: &v1.NodeRouting{}, Handler: placeCluster, Changed: routingSpecOrDrainedChanged},
 			{Object: &v1.ServiceGroup{}, Handler: placeCluster, Changed: specOrRangesChanged},
@@ -56,17 +56,20 @@ func (r *PlacementReconciler) Component(cluster ComponentManager) (Component, er
 }
 
 // announcementPlacementChanged keeps out what askers report, and what watchers report besides the addresses that they
-// have claimed: placement does not depend on it.
-var announcementPlacementChanged = changed(func(before, after *v1.Announcement) bool {
-	switch {
-	case before.Generation != after.Generation:
-	case after.Spec.Asking != nil:
-		return false
-	case after.Spec.Standby != nil:
-		return !equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
-	}
-	return true
-})
+// have claimed and, where Leases are slow for it, whether they watch: placement does not depend on it.
+func announcementPlacementChanged(slowsLeases bool) predicate.Predicate {
+	return changed(func(before, after *v1.Announcement) bool {
+		switch {
+		case before.Generation != after.Generation:
+		case after.Spec.Asking != nil:
+			return false
+		case after.Spec.Standby != nil:
+			return !equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses) ||
+				slowsLeases && isWatching(before) != isWatching(after)
+		}
+		return true
+	})
+}
 
 // servicePlacementChanged lets through changes of a Service that placement depends on: of
 // a Service that has addresses, or had.

@@ -218,7 +218,7 @@ func TestPatience(t *testing.T) {
 				continue
 			}
 			want := units.Replace(value[1])
-			if n, err := strconv.Atoi(want); err == nil && strings.HasPrefix(name[1], "heartbeat") {
+			if n, err := strconv.Atoi(want); err == nil && strings.HasSuffix(name[1], "Heartbeat") {
 				want = strconv.Itoa(n*v1.HeartbeatsPerLease) + " s"
 			}
 			if !regexp.MustCompile(`\b` + want + `\b`).MatchString(howLong) {

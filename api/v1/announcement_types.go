@@ -305,7 +305,8 @@ type AnnouncementSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	LBNodeAgent string `json:"lbNodeAgent"`
 
-	// heartbeatSeconds is how often the node's agent renews its Lease.
+	// heartbeatSeconds is how often the node's agent renews its Lease: as often as any Announcement of the node
+	// by which it announces addresses says.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=1

@@ -58,6 +58,8 @@ type Clocks struct {
 	// expiredSince is since when the Lease of each node has been expired, while those of most nodes were not, as a fault
 	// of the API server says nothing of a node, or while the Node was NotReady for long.
 	expiredSince map[string]time.Time
+	// sureSince is since when each node has not been in doubt.
+	sureSince map[string]time.Time
 	// withoutAnnouncementSince is since when each node has had no Announcement. Agents
 	// cannot delete one.
 	withoutAnnouncementSince map[string]time.Time
@@ -108,6 +110,7 @@ func (c *Clocks) FillDurations(inputs *Inputs, now time.Time) {
 	c.fillLingering(inputs, now)
 	c.fillClaims(inputs, now)
 	c.fillNodes(inputs, now)
+	c.fillDoubts(inputs, now)
 }
 
 func (c *Clocks) fillEntries(inputs *Inputs, now time.Time) {
@@ -195,6 +198,23 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 	}
 	c.freshSince, c.withoutAnnouncementSince = freshSince, withoutAnnouncementSince
 	c.notReadySince, c.expiredSince = notReadySince, expiredSince
+}
+
+// fillDoubts sets which nodes are in doubt, and for how long the others have not been.
+func (c *Clocks) fillDoubts(inputs *Inputs, now time.Time) {
+	sureSince := map[string]time.Time{}
+	if inputs.SlowsLeases {
+		inDoubt := inputs.nodesInDoubt()
+		for i := range inputs.Nodes {
+			n := &inputs.Nodes[i]
+			if n.IsInDoubt = inDoubt[n.Name]; n.IsInDoubt {
+				continue
+			}
+			sureSince[n.Name] = sinceOrNow(c.sureSince, n.Name, now)
+			n.SureFor = now.Sub(sureSince[n.Name])
+		}
+	}
+	c.sureSince = sureSince
 }
 
 func sinceOrNow[K comparable](times map[K]time.Time, key K, now time.Time) time.Time {

@@ -36,6 +36,10 @@ type Inputs struct {
 	// NamesSuccessors is that the entries of holders name the nodes that are to claim their
 	// addresses when they die (feature gate WireFailover).
 	NamesSuccessors bool
+	// SlowsLeases is that nodes which are not in doubt renew their Leases less often (feature gate SlowLeases). It
+	// needs NamesSuccessors and Watches, on which nothing else depends.
+	SlowsLeases bool
+	Watches     map[Watch]bool
 }
 
 // Liveness is what a node's Lease says of its agent, by when the manager last saw the
@@ -146,6 +150,13 @@ type Node struct {
 	// does not make an address Local.
 	IsDeleted bool
 	Liveness  Liveness
+	// HeartbeatSeconds is how often the node's Announcement says that its agent is to renew its Lease; 0 if it does
+	// not say.
+	HeartbeatSeconds int32
+	// IsInDoubt is that the node is to renew its Lease each second, and SureFor for how long it has not been in doubt.
+	// Clocks sets both, with SlowsLeases.
+	IsInDoubt bool
+	SureFor   time.Duration
 	// ExpiredFor is for how long Liveness has been Expired while that of most nodes was not, and IsExpiredForLong that
 	// another node is to be a successor or a witness instead. Clocks sets both.
 	ExpiredFor       time.Duration

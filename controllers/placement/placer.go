@@ -8,12 +8,13 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// Heartbeats in seconds: of nodes that may have to take over a Local address, and of others. A Lease lasts
-// v1.HeartbeatsPerLease of them, and that is for how long a holder may not renew before its addresses fail
-// over, unless nodes watch each other: then see the durations of package watch.
+// Heartbeats in seconds: of nodes that may have to take over a Local address (with the feature gate SlowLeases, of
+// those of them that are in doubt), and of others. A Lease lasts v1.HeartbeatsPerLease of them, and that is for how
+// long a holder may not renew before its addresses fail over, unless nodes watch each other: then see the durations of
+// package watch.
 const (
-	heartbeatLocal   = 1
-	heartbeatVirtual = 10
+	quickHeartbeat = 1
+	SlowHeartbeat  = 10
 )
 
 // placer is one placement: its inputs, indexed, and what is decided so far.
@@ -112,7 +113,7 @@ func (p *placer) indexNodes() {
 		if n.LBNodeAgent != "" {
 			p.result.Entries[n.Name] = nil
 			p.result.SharedEntries[n.LBNodeAgent] = nil
-			p.result.HeartbeatSeconds[n.Name] = heartbeatSeconds(n, p.inputs.LocalSubnets)
+			p.result.HeartbeatSeconds[n.Name] = p.heartbeatSeconds(n)
 		}
 	}
 	slices.SortFunc(p.nodes, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
@@ -185,16 +186,31 @@ func (p *placer) indexClaims() {
 }
 
 // heartbeatSeconds is how often the agent of a node is to renew its Lease. A node with an
-// interface in the subnet of a local group may have to take over an address quickly.
-func heartbeatSeconds(n *Node, localSubnets []netip.Prefix) int32 {
+// interface in the subnet of a local group may have to take over an address quickly. If it is not in doubt,
+// others need not know of its end as quickly, and how often it renews changes only when that has lasted. After
+// a change of the leading manager nothing is known to have lasted, and what is stored stays.
+func (p *placer) heartbeatSeconds(n *Node) int32 {
+	switch {
+	case !n.isOnAny(p.inputs.LocalSubnets):
+		return SlowHeartbeat
+	case !p.inputs.SlowsLeases || n.IsInDoubt:
+		return quickHeartbeat
+	case n.HeartbeatSeconds == SlowHeartbeat || p.hasLasted(n.SureFor, DoubtPatience):
+		return SlowHeartbeat
+	}
+	return quickHeartbeat
+}
+
+// isOnAny reports whether the node has an interface in one of these subnets.
+func (n *Node) isOnAny(subnets []netip.Prefix) bool {
 	for _, i := range n.Interfaces {
 		for _, subnet := range i.Subnets {
-			if slices.ContainsFunc(localSubnets, subnet.Overlaps) {
-				return heartbeatLocal
+			if slices.ContainsFunc(subnets, subnet.Overlaps) {
+				return true
 			}
 		}
 	}
-	return heartbeatVirtual
+	return false
 }
 
 // addEntry gives an entry to a node, completed with what the address says.

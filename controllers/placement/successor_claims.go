@@ -144,7 +144,9 @@ func (p *placer) challengeHolder(a *Address, s situation) {
 		spec.Successors, spec.ContestedBy = nil, nil
 	default:
 		spec.HandingOver = false
-		if spec.ContestedBy != nil || p.hasLasted(s.claim.Age, ClaimPatience) {
+		// A holder with a slow Lease was told only when the claim was there that it is to renew: it is about to expire.
+		isLate := p.inputs.SlowsLeases && s.reservedBy.node.Liveness != Fresh
+		if spec.ContestedBy != nil || p.hasLasted(s.claim.Age, ClaimPatience) && !isLate {
 			spec.ContestedBy = &by
 		}
 	}

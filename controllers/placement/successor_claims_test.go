@@ -119,6 +119,15 @@ func TestChallenge(t *testing.T) {
 			want: "a 1 Probe contested by b 2 then b 2 then c 3",
 		},
 		{
+			name: "the holder is late, and was just told to renew each second", nodes: "a:late b c d",
+			change: func(f *placement.Inputs) { f.SlowsLeases = true }, claims: []string{"b 2 aged"}, want: same,
+		},
+		{
+			name: "the holder has renewed, as it was told to", nodes: "a b c d",
+			change: func(f *placement.Inputs) { f.SlowsLeases = true }, claims: []string{"b 2 aged"},
+			want: "a 1 Probe contested by b 2 then b 2 then c 3",
+		},
+		{
 			name: "a NotReady holder renews", nodes: "a:notready b c d", claims: []string{"b 2 aged"},
 			want: "a 1 Probe contested by b 2 then b 2 then c 3",
 		},

@@ -16,11 +16,16 @@ import (
 // watch, claim, and report what they see and claim. The manager then decides about the claims.
 const WireFailover featuregate.Feature = "WireFailover"
 
+// SlowLeases has agents renew their Leases every ten seconds, instead of each second, while other nodes watch all Local
+// addresses of their nodes. It does nothing without WireFailover.
+const SlowLeases featuregate.Feature = "SlowLeases"
+
 // New returns the gates with their defaults, for flags to change.
 func New() (featuregate.MutableFeatureGate, error) {
 	gates := featuregate.NewFeatureGate()
 	err := gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{
 		WireFailover: {Default: true, PreRelease: featuregate.Beta},
+		SlowLeases:   {Default: false, PreRelease: featuregate.Alpha},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the feature gates: %w", err)

@@ -32,6 +32,8 @@ type Cluster struct {
 	Nodes    []*Node
 	// WireFailover is the feature gate of that name: on, unless a history turns it off.
 	WireFailover bool
+	// SlowLeases is the feature gate of that name.
+	SlowLeases bool
 	// OnReady, if set, is called when a node becomes ready, or is ready no more.
 	OnReady func(n *Node, isReady bool)
 	// Replicas are those of the manager.
@@ -217,7 +219,8 @@ func (r *Replica) start() error {
 	var err error
 	r.Manager, err = c.StartReplica(
 		name, c.Server, ManagerOptions{
-			NamesSuccessors: c.WireFailover, Clock: r.node.Clock, HasRouters: len(c.Routers) > 0, NetBox: c.NetBox,
+			NamesSuccessors: c.WireFailover, SlowsLeases: c.SlowLeases, Clock: r.node.Clock,
+			HasRouters: len(c.Routers) > 0, NetBox: c.NetBox,
 		}, func() { c.After(restartAfter, r.startAgain) },
 	)
 	if err == nil {

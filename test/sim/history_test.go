@@ -13,26 +13,34 @@ import (
 	"github.com/purelb/purelb-operator/test/sim"
 )
 
+// gates are the feature gates that are on.
+type gates struct{ wireFailover, slowLeases bool }
+
+// watching is WireFailover alone.
+var watching = gates{wireFailover: true}
+
 // kindsOfHistory are what histories are like, with how each is named.
 var kindsOfHistory = []struct {
-	name           string
-	isWireFailover bool
-	profile        sim.Profile
+	name    string
+	gates   gates
+	profile sim.Profile
 	// seeds is how many the gate plays.
 	seeds      uint64
 	newCluster func(w *sim.World) (*sim.Cluster, error)
 }{
-	{"leases", false, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
-	{"watching", true, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
-	{"one-at-a-time", true, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute}, 25, newCluster},
-	{"two-links", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewTwoLinkCluster},
-	{"clocks", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewClocksCluster},
-	{"routers", true, sim.Profile{MaxTroubles: 3, While: time.Minute, HasRouters: true}, 5, newRouterCluster},
+	{"leases", gates{}, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
+	{"watching", watching, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
+	{"one-at-a-time", watching, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute}, 25, newCluster},
+	{"two-links", watching, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewTwoLinkCluster},
+	{"clocks", watching, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewClocksCluster},
+	{"routers", watching, sim.Profile{MaxTroubles: 3, While: time.Minute, HasRouters: true}, 5, newRouterCluster},
 	{
-		"routers-one-at-a-time", true, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute, HasRouters: true}, 5,
+		"routers-one-at-a-time", watching, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute, HasRouters: true}, 5,
 		newRouterCluster,
 	},
-	{"netbox", true, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 3, sim.NewNetBoxCluster},
+	{"slow-leases", gates{true, true}, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 5, newCluster},
+	{"slow-leases-one-at-a-time", gates{true, true}, sim.Profile{MaxTroubles: 1, While: 4 * time.Minute}, 5, newCluster},
+	{"netbox", watching, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 3, sim.NewNetBoxCluster},
 }
 
 // newCluster returns a cluster of three nodes on one link.
@@ -51,7 +59,7 @@ func playHistory(t *testing.T, kind int, seed uint64, skips func(int) bool, stor
 			t.Fatal(err)
 		}
 		defer c.End()
-		c.WireFailover = kindsOfHistory[kind].isWireFailover
+		c.WireFailover, c.SlowLeases = kindsOfHistory[kind].gates.wireFailover, kindsOfHistory[kind].gates.slowLeases
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}

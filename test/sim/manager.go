@@ -66,6 +66,8 @@ type ManagerOptions struct {
 	Intercept apiserver.Intercept
 	// NamesSuccessors is the feature gate WireFailover.
 	NamesSuccessors bool
+	// SlowsLeases is the feature gate SlowLeases.
+	SlowsLeases bool
 	// Clock is that of its machine; a right one, if it is nil.
 	Clock *Clock
 	// HasRouters means that the manager writes NodeRoutings.
@@ -242,6 +244,7 @@ func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) erro
 		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Liveness: m.live, Now: m.Now,
 		Metrics:      own,
 		Explanations: reasons, ParallelWrites: 1, NamesSuccessors: options.NamesSuccessors,
+		SlowsLeases: options.SlowsLeases,
 	}).Component(cluster)
 	announced, err2 := (&controllers.AnnouncedReconciler{
 		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Now: m.Now,

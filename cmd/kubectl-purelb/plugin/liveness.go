@@ -66,8 +66,8 @@ func (o *Objects) ObserveLeases(ctx context.Context, c client.Reader, namespace 
 func (o *Objects) leaseDurationOf(node string, lease *coordinationv1.Lease) time.Duration {
 	limit := controllers.MaxLeaseDuration
 	for i := range o.Announcements {
-		if s := &o.Announcements[i].Spec; s.NodeName == node && s.HeartbeatSeconds > 0 {
-			limit = v1.HeartbeatsPerLease * time.Duration(s.HeartbeatSeconds) * time.Second
+		if a := &o.Announcements[i]; a.Name == node && a.Spec.HeartbeatSeconds > 0 { // the others say nothing of it
+			limit = v1.HeartbeatsPerLease * time.Duration(a.Spec.HeartbeatSeconds) * time.Second
 		}
 	}
 	return min(limit, time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second)
