@@ -98,6 +98,16 @@ func TestClaims(t *testing.T) {
 		"the node lives, and this one has yielded it": {
 			true, edits{isNamed(), isHeld, lives("node2"), yields}, withdrawn, false, 0, 0,
 		},
+		"the node lives, and this one has it, and yielded it before": {
+			true, edits{isNamed(), isHeld, lives("node2"), func(in *Inputs) {
+				in.Yields = map[netip.Addr]YieldedAddress{heldAddr: {Epoch: 3, MAC: stranger, AnsweredAt: begin}}
+			}}, nil, false, 1, 4,
+		},
+		"the node lives, and this one has another address": {
+			true, edits{isNamed(), lives("node2"), func(in *Inputs) {
+				in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.50/32"))
+			}}, []string{"Remove eth0 192.0.2.50/32"}, false, 0, 0,
+		},
 		"another node lives":                      {true, edits{isNamed(), lives("node3")}, claimed, false, 1, 4},
 		"the node has lived until it was claimed": {false, edits{isNamed(), lives("node2")}, claimed, false, 1, 4},
 		"yielded, while the node is silent":       {true, edits{isNamed(), yields}, nil, false, 1, 4},

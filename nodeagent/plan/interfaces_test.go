@@ -367,13 +367,23 @@ func TestNodeGateways(t *testing.T) {
 				route("gone", "0.0.0.0/0", "10.3.0.3", 0, OriginOther),
 			}, nil,
 		},
+		"beside routes that lead to no neighbour": {
+			[]Route{
+				route("kube-lb0", "0.0.0.0/0", "10.3.0.1", 0, OriginOther), route("eth1", "0.0.0.0/0", "10.2.0.10", 0, OriginOther),
+				route("lo", "0.0.0.0/0", "10.3.0.2", 0, OriginOther), route("eth0", "0.0.0.0/0", "10.1.0.10", 0, OriginOther),
+				route("gone", "0.0.0.0/0", "10.3.0.3", 0, OriginOther),
+			},
+			[]purelbv1.NodeGateway{{Interface: "eth0", Address: "10.1.0.10"}, {Interface: "eth1", Address: "10.2.0.10"}},
+		},
 	} {
-		got := NodeGateways(
-			Selection{LocalInterface: purelbv1.InterfaceDefault, VirtualInterface: "kube-lb0"},
-			Observed{Interfaces: links, Routes: row.routes},
-		)
-		if diff := cmp.Diff(row.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
+		for range 20 { // interfaces come in any order
+			got := NodeGateways(
+				Selection{LocalInterface: purelbv1.InterfaceDefault, VirtualInterface: "kube-lb0"},
+				Observed{Interfaces: links, Routes: row.routes},
+			)
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Fatalf("%s (-want +got):\n%s", name, diff)
+			}
 		}
 	}
 	var many []Route

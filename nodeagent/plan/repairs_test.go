@@ -69,6 +69,9 @@ func TestFaultFightOverAddress(t *testing.T) {
 			if entry.Type == purelbv1.AnnounceLocal && len(f.defence.Held) != 1 {
 				t.Fatalf("%s: is not held after %s", name, after)
 			}
+			if after <= 100*ms && f.status() != "Announced " {
+				t.Fatalf("%s: %s after %s", name, f.status(), after)
+			}
 			if len(f.kernel) == 0 && f.conclusion.DecideIn == 0 {
 				t.Fatalf("%s: is away after %s, and nothing makes the agent decide again", name, after)
 			}
@@ -144,7 +147,11 @@ func TestOnlyRepairsArePaced(t *testing.T) {
 			func(in *Inputs) { in.Held = held }, false,
 		},
 		"a repair, not probed": {local("192.0.2.1", 24, skipProbe), fought, func(in *Inputs) { in.Held = held }, false},
-		"a claim":              {local("192.0.2.1", 24, takeover), fought, func(*Inputs) {}, true},
+		"a repair, for which the link is asked": {local("192.0.2.1", 24), fought, func(in *Inputs) {
+			in.Held = held
+			in.ProbeAnswers = []ProbeAnswer{{ProbeTarget{"eth0", heldAddr}, ProbeState{AnsweredAt: begin}}}
+		}, true},
+		"a claim": {local("192.0.2.1", 24, takeover), fought, func(*Inputs) {}, true},
 		"under another epoch": {
 			local("192.0.2.1", 24, takeover, func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }), fought,
 			func(in *Inputs) { in.Held = held }, true,
@@ -203,6 +210,11 @@ func TestAdditionsAreNoted(t *testing.T) {
 		map[netip.Addr]Additions{addr: {Interface: "kube-lb0", Count: 1, LastAt: begin}}, memory.Additions, compareDecisions,
 	); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	inPlace := inputsFor(local("192.0.2.1", 24, takeover))
+	inPlace.Observed.Addresses = append(inPlace.Observed.Addresses, on("eth0", "192.0.2.1/24")) // by another mask
+	if memory, _ := conclude(inPlace, Outcomes{}); len(memory.Additions) > 0 {
+		t.Errorf("what replaces an address counts as its addition: %v", memory.Additions)
 	}
 	unknown := inputsFor()
 	unknown.LBNodeAgent = nil

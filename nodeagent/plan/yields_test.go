@@ -45,6 +45,24 @@ func TestSender(t *testing.T) {
 	}
 }
 
+// A node that was alone on the link claims the address again later than others.
+func TestYieldedAloneIsSilentLater(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		isAlone bool
+		after   time.Duration
+		want    bool
+	}{
+		{false, 199 * time.Millisecond, false}, {false, 5 * time.Second, true},
+		{true, 5 * time.Second, false}, {true, 30*time.Second - 1, false}, {true, 30 * time.Second, true},
+	} {
+		y := YieldedAddress{YieldedAlone: row.isAlone, Unanswered: silentQuestions, AnsweredAt: begin}
+		if got := y.IsSilent(begin.Add(row.after)); got != row.want {
+			t.Errorf("alone %t, after %s: silent %t", row.isAlone, row.after, got)
+		}
+	}
+}
+
 func TestYieldedIsAskedForInSilence(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
