@@ -334,14 +334,14 @@ proof-rollout: ## Measure what rollouts of agents, managers and endpoints cost
 proof-upgrade: ## Measure what an upgrade from the previous version costs
 proof-bgp: ## Measure what changes of speakers, nodes and endpoints cost behind a BGP router
 proof-ipam: ## Measure what it costs that NetBox is away, and managers die while they ask it
-proof-watching: ## Measure failover while nodes watch each other (ROWS=cut.off runs those whose text matches)
+proof-watching: ## Measure failover while nodes watch each other (ROWS=cut.off runs those whose text matches; FEATURE_GATES=SlowLeases=true)
 
 # Of three nodes, two of which die, the last one has no other node that could be its witness.
 proof-watching: LAB_NODES := 4
 
 .PHONY: $(TOPICS:%=proof-%)
 $(TOPICS:%=proof-%): proof-%: $(PROOF)
-	@$(call prove,$@$(ROWS:%=-%),TRIALS=$(TRIALS) SEED=$(SEED)$(ROWS:%= ROWS=%),experiments,$@) \
+	@$(call prove,$@$(ROWS:%=-%),TRIALS=$(TRIALS) SEED=$(SEED)$(FEATURE_GATES:%= FEATURE_GATES=%)$(ROWS:%= ROWS=%),experiments,$@) \
 	  $(MAKE) --no-print-directory experiments TOPIC=$* LAB_NODES=$(LAB_NODES) RESULTS='$@$(ROWS:%=-%)'
 
 .PHONY: proof-memory
@@ -364,7 +364,7 @@ proof-routers: build $(LAB) $(PROOF) ## Measure each cell of the matrix of route
 .PHONY: experiments
 experiments: image kubectl-purelb previous $(LAB)
 	@$(LAB) down && $(LAB_UP) && \
-	{ E2E_TRIALS=$(TRIALS) PURELB_TEST_SEED=$(SEED) go -C test/e2e test -v -count=1 -timeout 0 . -ginkgo.v -ginkgo.timeout=72h \
+	{ E2E_TRIALS=$(TRIALS) PURELB_TEST_SEED=$(SEED) E2E_FEATURE_GATES=$(FEATURE_GATES) go -C test/e2e test -v -count=1 -timeout 0 . -ginkgo.v -ginkgo.timeout=72h \
 	    -ginkgo.label-filter='proof && $(TOPIC)' -proof-results '$(CURDIR)/dist/proof/$(RESULTS).json' $(ROWS:%=-ginkgo.focus='%') $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 

@@ -71,7 +71,8 @@ func waitForRest(ctx context.Context, svc *corev1.Service) {
 			lease := &coordinationv1.Lease{}
 			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + name}, lease)).
 				To(Succeed())
-			g.Expect(time.Since(lease.Spec.RenewTime.Time)).To(BeNumerically("<", 2*time.Second), "Lease of %s", name)
+			late := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second * 2 / 3
+			g.Expect(time.Since(lease.Spec.RenewTime.Time)).To(BeNumerically("<", late), "Lease of %s", name)
 		}
 	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
 	waitUntilAnnounced(ctx, svc)

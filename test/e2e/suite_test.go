@@ -156,6 +156,10 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 
 	By("installing PureLB as its README says")
 	deployPureLB(ctx)
+	if gates := os.Getenv("E2E_FEATURE_GATES"); gates != "" {
+		setFeatureGates(ctx, gates)
+		waitUntilReady(ctx)
+	}
 	By("removing what an earlier run has left")
 	removeSpaces(ctx)
 

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,6 +102,9 @@ func measureWatched(ctx SpecContext, f watchedFault) {
 		}
 		gatherAddresses(ctx, m.holder, areAnnouncedBy(ctx, m.holder, addrs))
 		m.successors = waitUntilFollowed(ctx, m.holder, addrs)
+		if strings.Contains(os.Getenv("E2E_FEATURE_GATES"), "SlowLeases=true") {
+			waitUntilLeasesAreSlow(ctx)
+		}
 		for _, addr := range addrs {
 			waitForPlaces(ctx, addr, 1)
 			waitForAnswer(ctx, m.host, addr)
@@ -231,6 +237,19 @@ func waitUntilFollowed(ctx context.Context, holder string, addrs []netip.Addr) m
 		}
 	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 	return followers
+}
+
+// waitUntilLeasesAreSlow waits until all agents have renewed Leases that last for longer, as nodes watch all addresses.
+func waitUntilLeasesAreSlow(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		for _, name := range nodeNames() {
+			lease := &coordinationv1.Lease{}
+			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + name}, lease)).
+				To(Succeed())
+			g.Expect(lease.Spec.LeaseDurationSeconds).To(HaveValue(BeEquivalentTo(30)), "Lease of %s", name)
+		}
+	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
 }
 
 // watchesFor reports whether a successor says that it watches the holder of an address, and knows

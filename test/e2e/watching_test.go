@@ -199,20 +199,26 @@ func turnOffWatching(ctx context.Context) {
 // turnOffWireFailover turns the feature gate off until the spec ends.
 func turnOffWireFailover(ctx context.Context) {
 	GinkgoHelper()
-	const (
-		name = "purelb-manager"
-		path = "/spec/template/spec/containers/0/args"
-	)
 	var before appsv1.Deployment
-	Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: name}, &before)).To(Succeed())
+	Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: managerName}, &before)).To(Succeed())
 	last := len(before.Spec.Template.Spec.Containers[0].Args)
-	patch := func(ctx context.Context, patch string) {
-		GinkgoHelper()
-		kubectl(ctx, "-n", purelbNamespace, "patch", "deployment/"+name, "--type=json", "-p", patch)
-		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/"+name, "--timeout=120s")
-	}
 	DeferCleanup(func(ctx SpecContext) {
-		patch(ctx, fmt.Sprintf(`[{"op": "remove", "path": "%s/%d"}]`, path, last))
+		patchManager(ctx, fmt.Sprintf(`[{"op": "remove", "path": "%s/%d"}]`, managerArgs, last))
 	}, NodeTimeout(3*time.Minute))
-	patch(ctx, fmt.Sprintf(`[{"op": "add", "path": "%s/-", "value": "--feature-gates=WireFailover=false"}]`, path))
+	setFeatureGates(ctx, "WireFailover=false")
+}
+
+const managerArgs = "/spec/template/spec/containers/0/args"
+
+// setFeatureGates sets feature gates of the manager, besides those that are set.
+func setFeatureGates(ctx context.Context, gates string) {
+	GinkgoHelper()
+	patchManager(ctx, fmt.Sprintf(`[{"op": "add", "path": "%s/-", "value": "--feature-gates=%s"}]`, managerArgs, gates))
+}
+
+// patchManager changes the manager's Deployment, and waits until it has been rolled out.
+func patchManager(ctx context.Context, patch string) {
+	GinkgoHelper()
+	kubectl(ctx, "-n", purelbNamespace, "patch", "deployment/"+managerName, "--type=json", "-p", patch)
+	kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/"+managerName, "--timeout=120s")
 }
