@@ -51,9 +51,11 @@ func (d *defender) keepAskingHeld(ctx context.Context) {
 		default: // the carrier has returned
 			next = d.tasks.Now()
 			eagerUntil = next.Add(eagerFor)
+			d.freshness.noteCutOff()
 		}
 		if !d.tasks.Now().Before(next) {
 			if !d.freshness.isFresh() {
+				d.freshness.confirm() // the heartbeat's timer does not count the time for which the node was suspended
 				d.askAll(ctx, d.pickHeld((*plan.Defence).AllHeld))
 			}
 			// It may be less fresh before that time is over.

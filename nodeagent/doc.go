@@ -16,8 +16,8 @@
 // watches other nodes on each link; and reachability, which asks links for addresses of other nodes. None
 // waits for another, but the heartbeat for a sync, and only savers wait for a disk.
 //
-// An agent is fresh while its last successful renewal of the Lease started no more than two
-// periods ago, the time for which the node was suspended included. One that is not fresh may
+// An agent is fresh while its last successful renewal of the Lease started no more than a period and a second ago, or
+// two seconds ago if a renewal has failed since or the node was suspended, which counts. One that is not fresh may
 // have missed a decision of the manager, so the heartbeat has the worker list and apply its
 // Announcements before it renews; and for as long as the cache may still be behind that list, the
 // worker goes on reading from the API server. Until the cache has been filled the heartbeat does so

@@ -15,7 +15,7 @@ const (
 	defaultPeriod = 10 * time.Second
 	// renewalMargin is how much later than a period after the last renewal the next one may be, and currentTime for how
 	// long a renewal shows that the manager has given no address of the node to another one: it does so three seconds
-	// after the last renewal at the earliest.
+	// after the last renewal at the earliest. The agent must have known at that renewal what had been decided before.
 	renewalMargin = time.Second
 	currentTime   = 2 * time.Second
 	// minSuspension is the shortest time of suspension that counts: the two clocks that show it are

@@ -21,8 +21,15 @@ type freshness struct {
 	// renewedAt is when the last successful renewal started, and listedAt when the agent last
 	// listed at the API server.
 	renewedAt, listedAt time.Time
-	// isFailing means that the agent has tried to renew since then, and failed.
+	// beatAt is when the heartbeat last began to list, if it had to, and to renew.
+	beatAt time.Time
+	// hasGap means that the manager may have decided otherwise without the agent's knowledge: once it had not renewed for
+	// too long, and has not listed since.
+	hasGap bool
+	// isFailing means that the agent has tried to renew since then, and failed, or that it was cut off.
 	isFailing bool
+	// isQuestioned means that the agent is to list before it renews: another station claims an address.
+	isQuestioned bool
 	// now tells the time.
 	now func() time.Time
 	// suspendedFor returns for how long the node has been suspended since it booted. suspendedAtBeat
@@ -68,11 +75,12 @@ func (f *freshness) freshFor() time.Duration {
 	return f.renewedAt.Add(f.period + renewalMargin).Sub(f.now()) // without a renewal that is long ago
 }
 
-// isCurrent reports whether the agent has renewed within the last two seconds, by the clock of those who were awake.
+// isCurrent reports whether the agent has renewed within the last two seconds, by the clock of those who were awake, and
+// knew then what the manager had decided.
 func (f *freshness) isCurrent() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.currentFor() >= 0
+	return !f.hasGap && f.currentFor() >= 0
 }
 
 // currentFor returns for how long the agent is current; negative if it is not. The caller holds the lock.
@@ -89,11 +97,33 @@ func (f *freshness) suspendedSinceRenewal() time.Duration {
 	return 0
 }
 
-// confirm asks for a renewal, unless the agent is current: whether it is to have an address has come into question.
+// confirm asks for a list and a renewal, unless the agent is current: whether it is to have an address has come into
+// question.
 func (f *freshness) confirm() {
-	if !f.isCurrent() {
-		pacing.Signal(f.renewalAsked)
+	if f.isCurrent() {
+		return
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.isQuestioned = true
+	pacing.Signal(f.renewalAsked)
+}
+
+// noteCutOff notes that the node was cut off its link, and may have been so for longer than the agent is current.
+func (f *freshness) noteCutOff() {
+	if f.isCurrent() {
+		return
+	}
+	f.noteFailed()
+	f.confirm()
+}
+
+// needsList reports whether the agent has to list before it renews.
+func (f *freshness) needsList() bool {
+	isFresh := f.isFresh()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !isFresh || f.isQuestioned
 }
 
 // untilRenewal returns for how long to wait with the next renewal, if the last one began at a time: for nothing if the
@@ -135,27 +165,41 @@ func (f *freshness) setPeriod(announcements []purelbv1.Announcement) {
 	pacing.Signal(f.renewalAsked)
 }
 
+// notePeriod notes at once that an Announcement asks for a shorter period: the worker, which reads all of them, may be
+// busy for longer than the manager waits.
+func (f *freshness) notePeriod(ann *purelbv1.Announcement) {
+	s := time.Duration(ann.Spec.HeartbeatSeconds) * time.Second
+	if s > 0 && s < f.renewalPeriod() {
+		f.setPeriod([]purelbv1.Announcement{*ann})
+	}
+}
+
 // noteBeat notes that the heartbeat begins to list, if it has to, and to renew. If the node is
 // suspended from now on, the answers of the API server are from before the suspension.
 func (f *freshness) noteBeat() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.suspendedAtBeat = f.suspendedFor()
+	f.beatAt, f.suspendedAtBeat = f.now(), f.suspendedFor()
 }
 
-// beginRenewal returns the period by which the Lease is to say how long it lasts, and notes that it does.
-func (f *freshness) beginRenewal() time.Duration {
+// beginRenewal returns the period by which the Lease is to say how long it lasts, and notes that it does; and how long
+// the renewal may take, as the Lease lasts for no longer than it said before.
+func (f *freshness) beginRenewal() (period, timeout time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	timeout = min(f.period, f.leasePeriod, requestTimeout)
 	f.leasePeriod = f.period
-	return f.period
+	return f.period, timeout
 }
 
 // noteRenewed notes that a renewal which started at a time has succeeded.
 func (f *freshness) noteRenewed(start time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	hasListed := !f.listedAt.Before(f.beatAt)
+	f.hasGap = !hasListed && (f.hasGap || start.Sub(f.renewedAt) > currentTime+renewalMargin)
 	f.renewedAt, f.suspendedAtRenewal, f.isFailing = start, f.suspendedAtBeat, false
+	f.isQuestioned = f.isQuestioned && !hasListed
 }
 
 // noteFailed notes that a renewal, or what comes before it, has failed.

@@ -103,7 +103,7 @@ func (h *heartbeat) beat(ctx context.Context) error {
 	if err := h.watchdog.CheckBlocked(); err != nil {
 		return err
 	}
-	if !h.freshness.isFresh() || !h.isCacheFilled() {
+	if h.freshness.needsList() || !h.isCacheFilled() {
 		defer pacing.Signal(h.wakeReporter)
 		if err := h.syncFromAPIServer(ctx); err != nil {
 			return err
@@ -122,8 +122,8 @@ func (h *heartbeat) beat(ctx context.Context) error {
 
 // renew writes the fields of the Lease that are the agent's; the manager makes the Lease.
 func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
-	period := h.freshness.beginRenewal()
-	ctx, cancel := context.WithTimeout(ctx, min(period, requestTimeout))
+	period, timeout := h.freshness.beginRenewal()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	fields := map[string]any{"spec": map[string]any{
 		"holderIdentity":       h.node,

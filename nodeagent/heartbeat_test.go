@@ -106,13 +106,66 @@ func TestHeartbeatAsked(t *testing.T) {
 		w, beats := beating(t, settings(), lease(), ann)
 		for _, after := range []time.Duration{2 * time.Second, time.Second, time.Second, 3 * time.Second} {
 			time.Sleep(after) // 2, 3, 4 and 7 s after the first renewal
+			w.made()
 			w.freshness.confirm()
 			synctest.Wait()
+			if requests := w.made(); len(requests) > 0 {
+				w.expect("first request", "list", requests[0])
+			}
 		}
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		const s = time.Second
 		w.expect("beats", []time.Duration{0, 3 * s, 7 * s, 17 * s, 27 * s}, *beats)
+	})
+}
+
+// An agent with a slow Lease takes an address over although its last holder answers: it lists at once.
+func TestTakeoverWithSlowLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ann := announcementOf("node1")
+		ann.Spec.HeartbeatSeconds = 10
+		w, _ := beating(t, settings(), lease(), ann)
+		w.neighbours.set("192.0.2.1", oldHolder)
+		time.Sleep(5 * time.Second)
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
+			s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1", takeover)}
+		})
+		w.made()
+		_, _ = w.reconcile()
+		for range 20 {
+			synctest.Wait()
+			_, _ = w.finish()
+		}
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
+		w.expect("lists", true, slices.Contains(w.made(), "list"))
+	})
+}
+
+// A shorter period counts as soon as the cache has it, whatever the worker does. A longer one waits for the worker.
+func TestPeriodDoesNotWaitForWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings())
+		w.freshness.setPeriod(nil)
+		before, after := announcementOf("node1"), announcementOf("node1")
+		after.Generation++
+		for i, step := range []struct {
+			name    string
+			seconds int32
+			want    time.Duration
+		}{
+			{"node1", 1, time.Second}, {"node1", 10, time.Second}, {"node1", 0, time.Second},
+		} {
+			after.Name, after.Spec.HeartbeatSeconds = step.name, step.seconds
+			w.CacheHandler().OnUpdate(before, after)
+			if got := w.freshness.renewalPeriod(); got != step.want {
+				t.Errorf("step %d: each %s, want %s", i, got, step.want)
+			}
+		}
+		w.freshness.setPeriod(nil)
+		after.Name, after.Spec.HeartbeatSeconds = "node1-standby", 1
+		w.CacheHandler().OnUpdate(before, after)
+		w.expect("period of a standby's", defaultPeriod, w.freshness.renewalPeriod())
 	})
 }
 

@@ -102,6 +102,7 @@ func TestFreshnessOfSlowLease(t *testing.T) {
 				f := newFreshness(time.Now, func() time.Duration { return suspended })
 				f.setPeriod([]purelbv1.Announcement{{Spec: purelbv1.AnnouncementSpec{HeartbeatSeconds: 10}}})
 				f.noteBeat()
+				f.noteListed()
 				f.noteRenewed(time.Now())
 				suspended += tc.suspended
 				time.Sleep(tc.awake)
@@ -121,6 +122,81 @@ func TestFreshnessOfSlowLease(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A renewal shows that the agent is current if each came soon after the one before since it listed: else the manager may
+// have given an address away in between.
+func TestCurrentAfterGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFreshness(time.Now, func() time.Duration { return 0 })
+		for i, step := range []struct {
+			after time.Duration
+			lists bool
+			want  bool
+		}{
+			{0, true, true}, {3*time.Second - 1, false, true}, {3 * time.Second, false, false}, {time.Second, false, false},
+			{time.Second, true, true}, {10 * time.Second, true, true}, {10 * time.Second, false, false},
+		} {
+			time.Sleep(step.after)
+			f.noteBeat()
+			if step.lists {
+				f.noteListed()
+			}
+			f.noteRenewed(time.Now())
+			if got := f.isCurrent(); got != step.want {
+				t.Errorf("step %d: current %t", i, got)
+			}
+			time.Sleep(1) // the next beat begins after the list
+		}
+	})
+}
+
+// An agent whose link was away for longer than it is current is fresh no more until it has listed and renewed.
+func TestCutOffWithSlowLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFreshness(time.Now, func() time.Duration { return 0 })
+		f.noteBeat()
+		f.noteListed()
+		f.noteRenewed(time.Now())
+		time.Sleep(2 * time.Second)
+		f.noteCutOff()
+		if !f.isFresh() || f.needsList() {
+			t.Error("cut off just after a renewal: it has to list")
+		}
+		time.Sleep(time.Second)
+		f.noteCutOff()
+		if f.isFresh() || !f.needsList() {
+			t.Error("cut off later: it need not list")
+		}
+		if _, isAsked := tryReceive(f.renewalAsked); !isAsked {
+			t.Error("cut off later: it is not asked to renew")
+		}
+		f.noteBeat()
+		f.noteRenewed(time.Now())
+		if !f.needsList() {
+			t.Error("a renewal without a list is enough")
+		}
+		f.noteListed()
+		f.noteRenewed(time.Now())
+		if !f.isFresh() || f.needsList() {
+			t.Error("after a list and a renewal it has to list")
+		}
+	})
+}
+
+// What a renewal may take: no longer than the Lease lasts by what it said before.
+func TestRenewalTimeout(t *testing.T) {
+	f := newFreshness(time.Now, func() time.Duration { return 0 })
+	for i, step := range []struct {
+		seconds int32
+		want    time.Duration
+	}{{10, 2 * time.Second}, {1, time.Second}, {10, time.Second}, {10, 2 * time.Second}} {
+		f.setPeriod([]purelbv1.Announcement{{Spec: purelbv1.AnnouncementSpec{HeartbeatSeconds: step.seconds}}})
+		period, timeout := f.beginRenewal()
+		if want := time.Duration(step.seconds) * time.Second; period != want || timeout != step.want {
+			t.Errorf("step %d: each %s, within %s", i, period, timeout)
+		}
 	}
 }
 

@@ -144,6 +144,9 @@ func (a *Agent) CacheHandler() toolscache.ResourceEventHandler {
 		UpdateFunc: func(before, after any) {
 			was, is := before.(client.Object), after.(client.Object) //nolint:forcetypeassert // the cache has no others
 			_, isSettings := after.(*purelbv1.LBNodeAgent)
+			if ann, isAnnouncement := after.(*purelbv1.Announcement); isAnnouncement && ann.Name == a.NodeName {
+				a.freshness.notePeriod(ann)
+			}
 			switch {
 			case was.GetGeneration() != is.GetGeneration() || was.GetUID() != is.GetUID():
 				notify(a.wake)
@@ -322,6 +325,9 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	}
 	memory, decision := plan.Decide(a.state.memory, inputs)
 	a.state.memory = memory
+	if decision.AsksForTakeover {
+		a.freshness.confirm() // once it has listed the agent need not ask the link
+	}
 	outcomes, errs := a.apply(ctx, decision, inputs.Observed)
 	if outcomes.Unrenewed > 0 {
 		pacing.Signal(a.wake) // the next sync goes on

@@ -25,6 +25,9 @@ type Decision struct {
 	Operations []Operation
 	// Questions are to be asked of links, all as one batch, while the agent goes on.
 	Questions []ProbeQuestion
+	// AsksForTakeover means that a question is about an address which is to be taken over, and only as the agent does not
+	// know the objects to be up to date.
+	AsksForTakeover bool
 	// AnsweredYields are yielded addresses for which a station has answered a probe.
 	AnsweredYields map[netip.Addr]ProbeState
 	// VirtualsToRemove are the names of virtual interfaces that the agent made and does not need
@@ -179,6 +182,9 @@ func (d *decisionBuilder) compare() {
 		}
 	}
 	d.plan = Diff(d.Settings, d.desired, observed, d.in.IsUpToDate && !d.in.IsFromCheckpoint)
+	d.AsksForTakeover = slices.ContainsFunc(d.plan.Operations, func(op Operation) bool {
+		return op.Kind == Add && op.Probe && op.Desired.IsTakeover
+	})
 }
 
 // putBackStripped makes the agent put back without a probe what was taken off: a Local

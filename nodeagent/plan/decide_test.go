@@ -566,3 +566,27 @@ func TestFailedAdditionLastsNotLonger(t *testing.T) {
 		t.Errorf("valid until (-want +got):\n%s", diff)
 	}
 }
+
+// An agent that does not know the objects to be up to date asks the link for what it is to take over, and says so: once
+// it has listed it need not ask.
+func TestAsksForTakeover(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		entry      purelbv1.AnnouncedAddress
+		isUpToDate bool
+		want       bool
+	}{
+		"a takeover":             {local("192.0.2.1", 24, takeover), false, true},
+		"up to date":             {local("192.0.2.1", 24, takeover), true, false},
+		"no takeover":            {local("192.0.2.1", 24), false, false},
+		"a takeover, not probed": {local("192.0.2.1", 24, takeover, skipProbe), false, false},
+		"a Virtual address":      {virtual("198.51.100.1", 32), false, false},
+	} {
+		in := inputsFor(c.entry)
+		in.IsUpToDate = c.isUpToDate
+		_, decision := Decide(Memory{}, in)
+		if decision.AsksForTakeover != c.want || c.want && len(decision.Questions) == 0 {
+			t.Errorf("%s: asks for a takeover %t, %d questions", name, decision.AsksForTakeover, len(decision.Questions))
+		}
+	}
+}
