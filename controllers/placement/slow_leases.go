@@ -29,7 +29,7 @@ func (inputs *Inputs) nodesInDoubt() map[string]bool {
 	for i := range inputs.Nodes {
 		n := &inputs.Nodes[i]
 		inDoubt[n.Name] = n.isInDoubt()
-		isFit[n.Name] = !n.IsDeleted && n.Liveness == Fresh && !n.IsNotReady
+		isFit[n.Name] = !n.IsDeleted && !n.mayBeDead() && !n.IsNotReady
 	}
 	for i := range inputs.SuccessorClaims {
 		c := &inputs.SuccessorClaims[i]
@@ -52,7 +52,13 @@ func (inputs *Inputs) nodesInDoubt() map[string]bool {
 // isInDoubt reports whether what is known of the node alone says that its agent may go, or that nobody would notice.
 func (n *Node) isInDoubt() bool {
 	return n.IsDeleted || n.LBNodeAgent == "" || n.IsLeaving || n.IsNotReady || n.IsOutOfService || n.IsShuttingDown ||
-		n.IsFailoverDisabled || n.AddressToHandOver.IsValid() || n.Liveness != Fresh || !n.HasReportedFacts
+		n.IsFailoverDisabled || n.AddressToHandOver.IsValid() || n.mayBeDead() || !n.HasReportedFacts
+}
+
+// mayBeDead reports whether the node's Lease says that it may be. That a Lease is late which is renewed each second does
+// not: it is late whenever one renewal is.
+func (n *Node) mayBeDead() bool {
+	return n.Liveness == Expired || n.Liveness == Late && n.HeartbeatSeconds == SlowHeartbeat
 }
 
 // isWatched reports whether the holder of a Local address announces it, and as many successors as an address has would

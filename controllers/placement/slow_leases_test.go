@@ -57,14 +57,12 @@ func TestSlowLeases(t *testing.T) {
 			wantQuick: []string{"a", "b", "c", "d"},
 		},
 		{
-			name: "without the feature gate, and with slow Leases until now", nodes: "a b c d",
+			name: "with quick Leases until now, of which one is late", nodes: "a b:late c d",
 			change: func(f *placement.Inputs) {
-				f.SlowsLeases = false
 				for i := range f.Nodes {
-					f.Nodes[i].HeartbeatSeconds = 10
+					f.Nodes[i].HeartbeatSeconds = 1
 				}
 			},
-			wantQuick: []string{"a", "b", "c", "d"},
 		},
 
 		// Nobody would notice that the holder is dead.
@@ -128,6 +126,9 @@ func TestSlowLeases(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			inputs := watched(t, row.nodes)
+			for i := range inputs.Nodes {
+				inputs.Nodes[i].HeartbeatSeconds = 10
+			}
 			if row.change != nil {
 				row.change(&inputs)
 			}
@@ -197,7 +198,7 @@ func TestSlowLeasesInDoubtAgain(t *testing.T) {
 	}{
 		{"a b c d", 0, 1},
 		{"a b c d", 20 * time.Second, 1},
-		{"a:late b c d", time.Second, 1},
+		{"a:expired b c d", time.Second, 1},
 		{"a b c d", time.Second, 1},
 		{"a b c d", 29 * time.Second, 1},
 		{"a b c d", time.Second, 10},
