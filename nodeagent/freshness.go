@@ -75,8 +75,8 @@ func (f *freshness) freshFor() time.Duration {
 	return f.renewedAt.Add(f.period + renewalMargin).Sub(f.now()) // without a renewal that is long ago
 }
 
-// isCurrent reports whether the agent has renewed within the last two seconds, by the clock of those who were awake, and
-// knew then what the manager had decided.
+// isCurrent reports whether the agent has renewed within the last two seconds, by the clock of those who were awake,
+// and knew then what the manager had decided.
 func (f *freshness) isCurrent() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -55,8 +55,8 @@ func (n *Node) isInDoubt() bool {
 		n.IsFailoverDisabled || n.AddressToHandOver.IsValid() || n.mayBeDead() || !n.HasReportedFacts
 }
 
-// mayBeDead reports whether the node's Lease says that it may be. That a Lease is late which is renewed each second does
-// not: it is late whenever one renewal is.
+// mayBeDead reports whether the node's Lease says that it may be. That a Lease is late which is renewed each second
+// does not: it is late whenever one renewal is.
 func (n *Node) mayBeDead() bool {
 	return n.Liveness == Expired || n.Liveness == Late && n.HeartbeatSeconds == SlowHeartbeat
 }
