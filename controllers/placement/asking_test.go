@@ -57,6 +57,11 @@ func TestPlanAsking(t *testing.T) {
 		{"a node has no address of its own there", "a b c", func(in *placement.Inputs) {
 			in.Nodes[1].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
 		}, "c"},
+		{"a node has no address of that family there", "a b c", func(in *placement.Inputs) {
+			in.Nodes[1].Interfaces[0].Subnets = []netip.Prefix{
+				netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::7/64"),
+			}
+		}, "c"},
 		{"a node has no carrier", "a b c", func(in *placement.Inputs) { in.Nodes[1].Interfaces[0].IsDown = true }, "c"},
 		{"the holder's interface is unknown", "a b c", func(in *placement.Inputs) { in.Nodes[0].Interfaces = nil }, ""},
 		{"the holder has not reported", "a b c", func(in *placement.Inputs) {
@@ -96,6 +101,17 @@ func TestPlanAsking(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An address that is not announced keeps no later one from being asked for.
+func TestPlanAskingOfSome(t *testing.T) {
+	inputs := asked(t, "a b", 3)
+	inputs.Entries[0].ReportedState = v1.StatePending
+	inputs.Entries = slices.Delete(inputs.Entries, 1, 2)
+	plans := placement.PlanAsking(inputs)
+	if len(plans) != 1 || len(plans[0].Asking.Addresses) != 1 || plans[0].Asking.Addresses[0].Address != "10.0.0.3" {
+		t.Errorf("%+v", plans)
 	}
 }
 

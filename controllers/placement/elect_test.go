@@ -119,6 +119,18 @@ func TestManyReasons(t *testing.T) {
 	}
 }
 
+// TestPolicyLocalIsNoReason speaks of pods only where a node lacks nothing but one.
+func TestPolicyLocalIsNoReason(t *testing.T) {
+	for nodes, want := range map[string]bool{"a:excluded b:excluded": false, "a:excluded b": true} {
+		facts, addr := onLink(t, nodes)
+		facts.Addresses[0].ServingNodes = map[string]bool{"a": true}
+		why := placement.Place(facts).Unplaced[addr].Message
+		if why == "" || strings.Contains(why, "policy Local needs a pod") != want {
+			t.Errorf("%s: %q", nodes, why)
+		}
+	}
+}
+
 // TestChosenInterface takes an interface with a carrier, then the longest subnet, then the
 // first name, in whatever order the node reports them.
 func TestChosenInterface(t *testing.T) {

@@ -39,6 +39,10 @@ func TestWithoutOtherNode(t *testing.T) {
 			nodes: "a:expired,notready b:excluded", held: map[string]string{first: "a 1 Announced"}, want: map[string]int{},
 		},
 
+		"beside a dead node": {
+			nodes: "a:expired b c:excluded", held: map[string]string{first: "b 1 Announced"}, want: map[string]int{"b": 1},
+		},
+
 		// Of the other node.
 		"it is NotReady":                 {nodes: "a b:notready", want: map[string]int{"a": 0}},
 		"it is late to renew":            {nodes: "a b:late", want: map[string]int{"a": 0}},
@@ -79,6 +83,22 @@ func TestWithoutOtherNode(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestLocalBesideVirtual counts a Local address of a node that has a Virtual one, too.
+func TestLocalBesideVirtual(t *testing.T) {
+	virtual, local := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	inputs := placement.Inputs{Nodes: nodes(t, "a"), Addresses: []placement.Address{
+		{Addr: virtual, PoolType: v1.PoolTypeRemote}, {Addr: local, PoolType: v1.PoolTypeLocal},
+	}}
+	result := placement.Result{Entries: map[string][]placement.Placed{"a": {
+		{Addr: virtual, AnnouncedAddress: v1.AnnouncedAddress{Address: virtual.String(), Type: v1.AnnounceVirtual}},
+		{Addr: local, AnnouncedAddress: v1.AnnouncedAddress{Address: local.String(), Type: v1.AnnounceLocal}},
+	}}}
+	want := map[string]int{"a": 1}
+	if diff := cmp.Diff(want, placement.CountWithoutOtherNode(inputs, &result)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -182,6 +182,18 @@ func TestPhaseTransitions(t *testing.T) {
 	}
 }
 
+// TestMeanings gives each phase the meaning that stands beside it.
+func TestMeanings(t *testing.T) {
+	for _, p := range placement.Phases {
+		if got := p.Phase.Meaning(); got != p.Meaning {
+			t.Errorf("%s means %q, not %q", p.Phase, got, p.Meaning)
+		}
+	}
+	if got := placement.Phase("Unknown").Meaning(); got != "" {
+		t.Errorf("a phase that is none means %q", got)
+	}
+}
+
 // TestPhaseDiagram compares the diagram in the documentation of the package with the transitions
 // that TestPhaseTransitions plays.
 func TestPhaseDiagram(t *testing.T) {

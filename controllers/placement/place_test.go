@@ -963,3 +963,27 @@ func TestFailedOver(t *testing.T) {
 		}
 	}
 }
+
+// TestNotFailedOver has no failover be over while the holder is the only node, or another one's entry is no dead one's.
+func TestNotFailedOver(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	for name, row := range map[string]struct {
+		nodes   string
+		entries []string
+	}{
+		"a handover, at first":   {"a:excluded b", []string{"a 1 Announced leaving observed", "b 2"}},
+		"a handover, at last":    {"a:excluded b", []string{"a 1 Announced leaving observed", "b 2 Announced"}},
+		"the holder is dead":     {"a:expired,notready b", []string{"a 1 Announced observed"}},
+		"a dead node has failed": {"a:expired,notready b", []string{"a 1 Failed observed", "b 2 Announced observed"}},
+	} {
+		inputs := placement.Inputs{
+			Nodes: nodes(t, row.nodes), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}},
+		}
+		for _, text := range row.entries {
+			inputs.Entries = append(inputs.Entries, entry(t, addr, text))
+		}
+		if ended := placement.Place(inputs).EndedFailovers; len(ended) > 0 {
+			t.Errorf("%s: %v", name, ended)
+		}
+	}
+}

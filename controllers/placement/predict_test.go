@@ -181,6 +181,42 @@ func TestPredictClaims(t *testing.T) {
 	}
 }
 
+// TestAssumeClaimsOfSome assumes claims of all addresses of a dead node, whatever comes before them.
+func TestAssumeClaimsOfSome(t *testing.T) {
+	in := placement.Inputs{Nodes: nodes(t, "a:expired b c"), Addresses: localAddresses(3), NamesSuccessors: true}
+	for i, text := range map[int]string{1: "b 1 Announced observed", 2: "a 1 Announced observed"} { // nobody has the first
+		e := entry(t, in.Addresses[i].Addr, text)
+		e.Spec.Successors = []v1.Successor{{NodeName: "c", Epoch: 2}}
+		in.Entries = append(in.Entries, e)
+	}
+	in.AssumeClaims("a")
+	want := []placement.SuccessorClaim{
+		{Node: "c", Addr: in.Addresses[2].Addr, Epoch: 2, Holder: "a", Age: placement.ClaimPatience},
+	}
+	if diff := cmp.Diff(want, in.SuccessorClaims, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestNodesOf finds all nodes that have entries of their own for a Virtual address, and of those that have entries for
+// a Local one the one with the highest epoch.
+func TestNodesOf(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	placed := func(kind v1.AnnounceType, epoch int64) []placement.Placed {
+		return []placement.Placed{{Addr: addr, AnnouncedAddress: v1.AnnouncedAddress{
+			Address: addr.String(), Type: kind, Epoch: epoch,
+		}}}
+	}
+	for kind, want := range map[v1.AnnounceType][]string{v1.AnnounceVirtual: {"a", "b", "c"}, v1.AnnounceLocal: {"b"}} {
+		result := placement.Result{Entries: map[string][]placement.Placed{
+			"a": placed(kind, 1), "b": placed(kind, 3), "c": placed(kind, 2), "d": nil,
+		}}
+		if got := result.NodesOf(&placement.Inputs{}, addr); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", kind, got, want)
+		}
+	}
+}
+
 func TestPredictVirtual(t *testing.T) {
 	address := placement.Address{
 		Addr: netip.MustParseAddr("192.0.2.1"), Group: "r", PoolType: v1.PoolTypeRemote, Mask: 32,

@@ -236,6 +236,23 @@ func TestPreferredSuccessorOfMany(t *testing.T) {
 	}
 }
 
+// TestEachSelectorIsParsed reports each selector that is none.
+func TestEachSelectorIsParsed(t *testing.T) {
+	bad := v1.PreferredNodes{NodeSelector: metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "fast", Operator: "Has"}},
+	}}
+	spec := v1.ServiceGroupSpec{PreferredNodes: []v1.PreferredNodes{bad, {Weight: 1}, bad}}
+	preference, errs := placement.ParsePreference(&spec, field.NewPath("spec"))
+	var fields []string
+	for _, err := range errs {
+		fields = append(fields, err.Field)
+	}
+	want := []string{"spec.preferredNodes[0].nodeSelector", "spec.preferredNodes[2].nodeSelector"}
+	if !slices.Equal(fields, want) || len(preference.Nodes) != 1 {
+		t.Errorf("%v, and %d selectors", errs, len(preference.Nodes))
+	}
+}
+
 func TestParsePreference(t *testing.T) {
 	selector := func(key string, operator metav1.LabelSelectorOperator) []v1.PreferredNodes {
 		return []v1.PreferredNodes{{Weight: 3, NodeSelector: metav1.LabelSelector{

@@ -79,6 +79,13 @@ func TestSlice(t *testing.T) {
 			t.Errorf("%d slices, %d addresses in the first", len(got), len(got["n"]))
 		}
 	})
+	t.Run("a new one goes where there is room, whatever the name", func(t *testing.T) {
+		where := map[string]string{"10.0.0.25": "n-of-old"}
+		got := placement.Slice("n", numbered(0, 27), []string{"n-of-old", "n"}, where)
+		if len(got) != 2 || len(got["n"]) != 25 || len(got["n-of-old"]) != 2 {
+			t.Errorf("%d slices, %d addresses in the first, %d in the other", len(got), len(got["n"]), len(got["n-of-old"]))
+		}
+	})
 	t.Run("other nodes' names are kept apart", func(t *testing.T) {
 		one, _ := whereabouts(placement.Slice("n", numbered(0, 300), nil, nil))
 		two, _ := whereabouts(placement.Slice("n-1", numbered(0, 300), nil, nil))

@@ -51,8 +51,8 @@ func (inputs *Inputs) nodesInDoubt() map[string]bool {
 
 // isInDoubt reports whether what is known of the node alone says that its agent may go, or that nobody would notice.
 func (n *Node) isInDoubt() bool {
-	return n.IsDeleted || n.LBNodeAgent == "" || n.IsLeaving || n.IsNotReady || n.IsOutOfService || n.IsShuttingDown ||
-		n.IsFailoverDisabled || n.AddressToHandOver.IsValid() || n.mayBeDead() || !n.HasReportedFacts
+	return n.IsLeaving || n.IsNotReady || n.IsOutOfService || n.IsShuttingDown || n.IsFailoverDisabled ||
+		n.AddressToHandOver.IsValid() || n.mayBeDead() || !n.HasReportedFacts
 }
 
 // mayBeDead reports whether the node's Lease says that it may be. That a Lease is late which is renewed each second

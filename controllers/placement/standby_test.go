@@ -64,6 +64,17 @@ func TestPlanStandbys(t *testing.T) {
 	}
 }
 
+// TestPlanStandbysOfSome plans for what is held, whatever comes before it.
+func TestPlanStandbysOfSome(t *testing.T) {
+	inputs := held(t, "a b c d", 2)
+	inputs.Entries = inputs.Entries[1:] // nobody has the first
+	inputs.Entries[0].Spec.Successors = []v1.Successor{{NodeName: "c", Epoch: 2}}
+	plans := placement.PlanStandbys(inputs)
+	if len(plans) != 1 || plans[0].Watcher != "c" || plans[0].Standby.Addresses[0].Address != "10.0.0.2" {
+		t.Errorf("%+v", plans)
+	}
+}
+
 func TestPlanStandbysRows(t *testing.T) {
 	for _, row := range []struct {
 		name   string

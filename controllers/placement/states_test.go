@@ -13,6 +13,7 @@ import (
 func TestCountStates(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	nodes := []Node{
+		{Name: "before", Liveness: Fresh, LBNodeAgent: "other", AnnouncesShared: true, SharedRevision: 9},
 		{Name: "a", Liveness: Fresh, LBNodeAgent: "default", AnnouncesShared: true, SharedRevision: 2},
 		{Name: "b", Liveness: Fresh, LBNodeAgent: "default", AnnouncesShared: true, SharedRevision: 1},
 		{Name: "other", Liveness: Fresh, LBNodeAgent: "other", AnnouncesShared: true, SharedRevision: 9},
