@@ -229,8 +229,9 @@ func (l *LivenessTracker) SilentFor(node string) time.Duration {
 
 // livenessBy judges an agent by its Lease, as it is now.
 func (l *LivenessTracker) livenessBy(observed *observedLease) placement.Liveness {
-	age, limit := l.measuredAt().Sub(observed.countsFrom), l.leaseLimitOf(observed.node)
-	ageSinceLimit := min(age, l.measuredAt().Sub(limit.since))
+	measuredAt, limit := l.measuredAt(), l.leaseLimitOf(observed.node)
+	age := measuredAt.Sub(observed.countsFrom)
+	ageSinceLimit := min(age, measuredAt.Sub(limit.since))
 	switch {
 	case age >= observed.duration, ageSinceLimit >= limit.duration:
 		return placement.Expired

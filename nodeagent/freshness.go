@@ -63,12 +63,17 @@ func suspendedSinceBoot() time.Duration {
 // isFresh reports whether the agent renews when it is to.
 func (f *freshness) isFresh() bool { return f.freshFor() >= 0 }
 
-// freshFor returns for how long the agent is fresh if it does not try to renew again; negative if it is not fresh. It
-// is fresh until a while after the next renewal is due. If that fails, or the node was suspended, the manager may have
-// asked for renewals each second and have counted from then: such an agent is fresh only while it is current.
+// freshFor returns for how long the agent is fresh if it does not try to renew again; negative if it is not fresh.
 func (f *freshness) freshFor() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.stillFreshFor()
+}
+
+// stillFreshFor is freshFor. The agent is fresh until a while after the next renewal is due. If that fails, or the node
+// was suspended, the manager may have asked for renewals each second and have counted from then: such an agent is fresh
+// only while it is current. The caller holds the lock.
+func (f *freshness) stillFreshFor() time.Duration {
 	if f.isFailing || f.suspendedSinceRenewal() > 0 {
 		return f.currentFor()
 	}
@@ -80,8 +85,11 @@ func (f *freshness) freshFor() time.Duration {
 func (f *freshness) isCurrent() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !f.hasGap && f.currentFor() >= 0
+	return f.isStillCurrent()
 }
+
+// isStillCurrent is isCurrent. The caller holds the lock.
+func (f *freshness) isStillCurrent() bool { return !f.hasGap && f.currentFor() >= 0 }
 
 // currentFor returns for how long the agent is current; negative if it is not. The caller holds the lock.
 func (f *freshness) currentFor() time.Duration {
@@ -100,39 +108,41 @@ func (f *freshness) suspendedSinceRenewal() time.Duration {
 // confirm asks for a list and a renewal, unless the agent is current: whether it is to have an address has come into
 // question.
 func (f *freshness) confirm() {
-	if f.isCurrent() {
-		return
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.question()
+}
+
+// question is confirm. The caller holds the lock.
+func (f *freshness) question() {
+	if f.isStillCurrent() {
+		return
+	}
 	f.isQuestioned = true
 	pacing.Signal(f.renewalAsked)
 }
 
 // noteCutOff notes that the node was cut off its link, and may have been so for longer than the agent is current.
 func (f *freshness) noteCutOff() {
-	if f.isCurrent() {
-		return
-	}
-	f.noteFailed()
-	f.confirm()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.isFailing = f.isFailing || !f.isStillCurrent()
+	f.question()
 }
 
 // needsList reports whether the agent has to list before it renews.
 func (f *freshness) needsList() bool {
-	isFresh := f.isFresh()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !isFresh || f.isQuestioned
+	return f.isQuestioned || f.stillFreshFor() < 0
 }
 
 // untilRenewal returns for how long to wait with the next renewal, if the last one began at a time: for nothing if the
 // Lease lasts for longer, or less long, than it is to, or if the agent was asked for a renewal and is not current.
 func (f *freshness) untilRenewal(start time.Time, isAsked bool) time.Duration {
-	isCurrent := f.isCurrent()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.period != f.leasePeriod || isAsked && !isCurrent {
+	if f.period != f.leasePeriod || isAsked && !f.isStillCurrent() {
 		return 0
 	}
 	return start.Add(f.period).Sub(f.now())
@@ -158,20 +168,26 @@ func (f *freshness) setPeriod(announcements []purelbv1.Announcement) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.period == period {
-		return
-	}
-	f.period = period
-	pacing.Signal(f.renewalAsked)
+	f.changePeriod(period)
 }
 
 // notePeriod notes at once that an Announcement asks for a shorter period: the worker, which reads all of them, may be
 // busy for longer than the manager waits.
 func (f *freshness) notePeriod(ann *purelbv1.Announcement) {
-	s := time.Duration(ann.Spec.HeartbeatSeconds) * time.Second
-	if s > 0 && s < f.renewalPeriod() {
-		f.setPeriod([]purelbv1.Announcement{*ann})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if period := time.Duration(ann.Spec.HeartbeatSeconds) * time.Second; period > 0 && period < f.period {
+		f.changePeriod(period)
 	}
+}
+
+// changePeriod has the agent renew at once if the period is another one. The caller holds the lock.
+func (f *freshness) changePeriod(period time.Duration) {
+	if f.period == period {
+		return
+	}
+	f.period = period
+	pacing.Signal(f.renewalAsked)
 }
 
 // noteBeat notes that the heartbeat begins to list, if it has to, and to renew. If the node is

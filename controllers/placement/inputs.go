@@ -37,9 +37,10 @@ type Inputs struct {
 	// addresses when they die (feature gate WireFailover).
 	NamesSuccessors bool
 	// SlowsLeases is that nodes which are not in doubt renew their Leases less often (feature gate SlowLeases). It
-	// needs NamesSuccessors and Watches, on which nothing else depends.
+	// needs NamesSuccessors.
 	SlowsLeases bool
-	Watches     map[Watch]bool
+	// Watches are those that agents report. Only SlowsLeases reads them.
+	Watches map[Watch]bool
 }
 
 // Liveness is what a node's Lease says of its agent, by when the manager last saw the
@@ -153,8 +154,8 @@ type Node struct {
 	// HeartbeatSeconds is how often the node's Announcement says that its agent is to renew its Lease; 0 if it does
 	// not say.
 	HeartbeatSeconds int32
-	// IsInDoubt is that the node is to renew its Lease each second, and SureFor for how long it has not been in doubt.
-	// Clocks sets both, with SlowsLeases.
+	// IsInDoubt is that the node's agent is to renew its Lease each second, and SureFor for how long it has not been in
+	// doubt. Clocks sets both, with SlowsLeases.
 	IsInDoubt bool
 	SureFor   time.Duration
 	// ExpiredFor is for how long Liveness has been Expired while that of most nodes was not, and IsExpiredForLong that

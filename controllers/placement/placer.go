@@ -187,8 +187,8 @@ func (p *placer) indexClaims() {
 
 // heartbeatSeconds is how often the agent of a node is to renew its Lease. A node with an
 // interface in the subnet of a local group may have to take over an address quickly. If it is not in doubt,
-// others need not know of its end as quickly, and how often it renews changes only when that has lasted. After
-// a change of the leading manager nothing is known to have lasted, and what is stored stays.
+// others need not know of its end as quickly; its heartbeat becomes slow only when that has lasted. A manager that has
+// just begun to lead does not know how long it has lasted: a slow heartbeat that it finds stored stays.
 func (p *placer) heartbeatSeconds(n *Node) int32 {
 	switch {
 	case !n.isOnAny(p.inputs.LocalSubnets):

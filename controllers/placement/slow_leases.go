@@ -15,7 +15,7 @@ import (
 // costs a write and a renewal.
 const DoubtPatience = 30 * time.Second
 
-// Watch is that a node watches another one, and would claim an address of it.
+// Watch is that the node Watcher watches the node Holder, and would claim Addr from it.
 type Watch struct {
 	Watcher, Holder string
 	Addr            netip.Addr
