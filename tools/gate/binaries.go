@@ -105,7 +105,7 @@ var slowPackages = []struct {
 	pkg   string
 	parts int
 }{
-	{"controllers", 2}, {"nodeagent", 2}, {"nodeagent/speaker/gobgp", 1}, {"webhooks", 1},
+	{"controllers", 3}, {"nodeagent", 2}, {"nodeagent/speaker/gobgp", 1}, {"webhooks", 1},
 	{"controllers/ipam/netbox", 1}, {"test/sim", 2}, {"controllers/placement", 1}, {"test/gitops", 1}, {"test/scale", 1},
 }
 
@@ -202,8 +202,8 @@ func (g *gate) runBinaries(ctx context.Context, step string, atOnce int) error {
 		wait.Go(func() {
 			defer func() { <-slots }()
 			begun := time.Now()
-			outcomes, err := g.runBinary(ctx, j.binary, j.pattern, strings.ReplaceAll(j.part, " ", "-"))
-			g.printf("%4.0f s  %s\n", time.Since(begun).Seconds(), j)
+			outcomes, used, err := g.runBinary(ctx, j.binary, j.pattern, strings.ReplaceAll(j.part, " ", "-"))
+			g.printf("%4.0f s, %4.0f s of a processor  %s\n", time.Since(begun).Seconds(), used.Seconds(), j)
 			lock.Lock()
 			defer lock.Unlock()
 			all, errs = append(all, outcomes...), append(errs, err)
@@ -228,7 +228,7 @@ func (g *gate) runAgain(ctx context.Context, first []outcome) []outcome {
 		}
 		i := slices.IndexFunc(g.binaries, func(b binary) bool { return b.step == o.step && b.pkg == o.pkg })
 		g.printf("once more, alone: %s %s, which failed: %s %s\n", o.pkg, topLevel(o.test), o.place, firstLine(o.message))
-		outcomes, err := g.runBinary(ctx, g.binaries[i], "^"+topLevel(o.test)+"$", "again-"+topLevel(o.test))
+		outcomes, _, err := g.runBinary(ctx, g.binaries[i], "^"+topLevel(o.test)+"$", "again-"+topLevel(o.test))
 		passed[[2]string{o.pkg, topLevel(o.test)}] = err == nil && len(outcomes) > 0 && !hasFailure(outcomes)
 	}
 	second := map[[2]string]bool{}
@@ -254,8 +254,11 @@ func testsToRepeat(outcomes []outcome) []outcome {
 }
 
 // runBinary runs a test binary in its package's folder and keeps its output in two files: the
-// events, and the text. pattern says which tests run, all if it is empty.
-func (g *gate) runBinary(ctx context.Context, b binary, pattern, suffix string) ([]outcome, error) {
+// events, and the text. pattern says which tests run, all if it is empty. It also returns for how long
+// processors worked for the tests and for the programs that they started and waited for.
+func (g *gate) runBinary(
+	ctx context.Context, b binary, pattern, suffix string,
+) (outcomes []outcome, used time.Duration, err error) {
 	args := []string{
 		"tool", "test2json", "-t", "-p", b.pkg, b.file, "-test.v=test2json", "-test.paniconexit0",
 		"-test.timeout=" + binaryTimeout.String(),
@@ -271,12 +274,15 @@ func (g *gate) runBinary(ctx context.Context, b binary, pattern, suffix string) 
 	command.Dir = filepath.Join(g.root, b.pkg)
 	command.Env, command.Stdout, command.Stderr = g.testEnv(), &events, &stderr
 	failure := command.Run()
+	if state := command.ProcessState; state != nil {
+		used = state.UserTime() + state.SystemTime()
+	}
 	name := filepath.Join(g.folder, b.step, strings.Trim(strings.ReplaceAll(b.pkg, "/", "-")+"-"+suffix, "-"))
 	errs := []error{os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name+".json", events.Bytes(), 0o644)}
 	text := append(extractText(events.Bytes()), stderr.Bytes()...)
 	errs = append(errs, os.WriteFile(name+".log", text, 0o644))
-	outcomes, err := parseEvents(&events, b.step, b.pkg, failure == nil)
-	return outcomes, errors.Join(append(errs, err)...)
+	outcomes, err = parseEvents(&events, b.step, b.pkg, failure == nil)
+	return outcomes, used, errors.Join(append(errs, err)...)
 }
 
 // testGOGC is the GOGC of tests and of the servers that they start, which live for minutes and make much garbage:

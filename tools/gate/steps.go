@@ -33,15 +33,15 @@ const (
 	stepSmoke   = "smoke"
 )
 
-// allSteps are the steps in the order in which they begin. The virtual machine has one processor, and
-// its tests wait for their own clock: it leaves room for others. Many tests of the step race wait, too.
+// allSteps are the steps in the order in which they begin. The virtual machine has one processor, and its tests wait for
+// their own clock: it leaves room for others. Many tests of the steps modules and race wait for a clock.
 var allSteps = []step{
 	{name: "build", title: "programs, images and the virtual machine's tests", always: true, run: build},
 	{name: stepVM, title: "the network code in a virtual machine with a kernel of Debian", beside: true, run: runVM},
 	{name: "compile", title: "all other tests", always: true, run: compileTests},
+	{name: stepModules, title: "the other modules", beside: true, run: runTests(stepModules, 2)},
 	{name: stepPure, title: "packages that decide, without the race detector", run: runTests(stepPure, 2)},
-	{name: stepModules, title: "the other modules", run: runTests(stepModules, 2)},
-	{name: stepRace, title: "packages whose code runs in goroutines, with the race detector", run: runTests(stepRace, 4)},
+	{name: stepRace, title: "packages whose code runs in goroutines, with the race detector", run: runTests(stepRace, 5)},
 	{
 		name: stepKernel, title: "packages that talk to the kernel, one at a time, with the race detector", alone: true,
 		run: runTests(stepKernel, 1),
