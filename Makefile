@@ -142,6 +142,10 @@ sim: ## Play random histories of a cluster in one process (SEEDS=1000 FIRST=0, o
 	@SIM_SEEDS=$(SEEDS) SIM_FIRST=$(FIRST) SIM_SEED=$(SEED) SIM_KIND=$(KIND) GOGC=400 \
 	  go test -tags simulate -count=1 -timeout 0 -run '^TestSimulate$$' -v ./test/sim
 
+.PHONY: sim-costs
+sim-costs: ## Count in one process what is written for each kind of event, in clusters of 8 to 32 nodes
+	go test -tags simulate -count=1 -timeout 0 -run '^TestSimulateCosts$$' -v ./test/sim
+
 # Programs of the packages run in a chroot: nothing is installed.
 .PHONY: test-stacks
 test-stacks: $(LAB) ## Run an agent beside systemd-networkd, NetworkManager and DHCP clients of Debian, as root
@@ -291,6 +295,11 @@ bench-scale: build $(LAB) ## Measure PureLB with simulated nodes: NODES=100,300,
 	@assets="$$($(LAB) assets)" && go -C test/scale build -o $(CURDIR)/bin/scale . && \
 	KUBEBUILDER_ASSETS="$$assets" bin/scale -root . -program bin/purelb -output dist/bench/scale.json \
 	  -nodes $(if $(NODES),$(NODES),100,300,1000) -addresses $(if $(ADDRESSES),$(ADDRESSES),100,1000) -shapes $(or $(SHAPES),flat) $(SCALE_ARGS)
+
+.PHONY: bench-writes
+bench-writes: $(LAB) ## Measure what one write of each kind takes of the API server and of etcd, five times
+	@assets="$$($(LAB) assets)" && KUBEBUILDER_ASSETS="$$assets" \
+	  go -C test/scale test -run '^$$' -bench '^BenchmarkWrite$$' -benchtime 500x -count 5 .
 
 # The patches of test/regressions that make test-regressions tries; all, if it is empty.
 PATCHES ?=
