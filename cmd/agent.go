@@ -97,8 +97,11 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	}
 	// The client does not limit its requests; the API server does (priority and fairness).
 	config.QPS = -1
-	dialer := nodeagent.NewDialer()
+	dialer, unacknowledged := nodeagent.NewDialer()
 	config.Dial = dialer.DialContext
+	if err := nodeagent.PingAPIServer(); err != nil {
+		return err
+	}
 
 	options, err := nodeagent.ManagerOptions(o.nodeName, o.namespace, o.lbNodeAgent)
 	if err != nil {
@@ -122,6 +125,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		CheckpointPath:  o.checkpoint,
 		Ownership:       ownership,
 		Reconnect:       dialer.CloseAll,
+		Unacknowledged:  unacknowledged,
 		OpenExchange:    func(iface string) (nodeagent.Exchange, error) { return neighbours.OpenExchange(iface) },
 	}
 	if err := agent.SetupWithManager(mgr); err != nil {

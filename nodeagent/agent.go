@@ -35,6 +35,8 @@ type Agent struct {
 	// Reconnect, if set, drops the connections to the API server. It is called when several
 	// requests, one after the other, were not answered in time: another API server may answer.
 	Reconnect func()
+	// Unacknowledged, if set, is signalled when the API server did not acknowledge what was sent to it.
+	Unacknowledged <-chan struct{}
 
 	// CheckpointPath, if set, is the file in which the agent keeps the objects that it last read,
 	// for a start while the API server is away.

@@ -28,7 +28,8 @@ type freshness struct {
 	hasGap bool
 	// isFailing means that the agent has tried to renew since then, and failed, or that it was cut off.
 	isFailing bool
-	// isQuestioned means that the agent is to list before it renews: another station claims an address.
+	// isQuestioned means that the agent is to list before it renews: another station claims an address, or the node may
+	// be cut off.
 	isQuestioned bool
 	// now tells the time.
 	now func() time.Time
@@ -128,6 +129,19 @@ func (f *freshness) noteCutOff() {
 	defer f.mu.Unlock()
 	f.isFailing = f.isFailing || !f.isStillCurrent()
 	f.question()
+}
+
+// noteUnacknowledged notes that the API server did not acknowledge what was sent to it: the node may be cut off. It
+// reports whether that is to be found out at once, because the next renewal may be far away.
+func (f *freshness) noteUnacknowledged() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.period <= currentTime {
+		return false
+	}
+	f.isFailing = f.isFailing || !f.isStillCurrent()
+	f.isQuestioned = true
+	return true
 }
 
 // needsList reports whether the agent has to list before it renews.

@@ -37,6 +37,8 @@ type heartbeat struct {
 	wakeReporter chan<- struct{}
 	// reconnect, if set, drops the connections to the API server.
 	reconnect func()
+	// unacknowledged is signalled when the API server did not acknowledge what was sent to it.
+	unacknowledged <-chan struct{}
 	// leaseVersion is that of the Lease after the last renewal. The next process begins without.
 	leaseVersion revision.Watermark
 }
@@ -48,6 +50,7 @@ func newHeartbeat(a *Agent) *heartbeat {
 		freshness: a.freshness, watchdog: a.watchdog, tasks: a.Tasks,
 		syncFromAPIServer: a.syncFromAPIServer, isCacheFilled: a.isCacheFilled.Load,
 		wakeReporter: a.reporter.Changed, reconnect: a.Reconnect,
+		unacknowledged: a.Unacknowledged,
 	}
 }
 
@@ -143,7 +146,14 @@ func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
 // sleep waits until the next renewal, after one that began at a time.
 func (h *heartbeat) sleep(ctx context.Context, start time.Time) {
 	for isAsked := false; ; isAsked = true {
-		if h.tasks.Wait(ctx, h.freshness.untilRenewal(start, isAsked), h.freshness.renewalAsked) != 0 {
+		wait := h.freshness.untilRenewal(start, isAsked)
+		switch h.tasks.Wait(ctx, wait, h.freshness.renewalAsked, h.unacknowledged) {
+		case 0:
+		case 1:
+			if h.freshness.noteUnacknowledged() {
+				return
+			}
+		default:
 			return
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 )
 
@@ -352,4 +353,34 @@ func (m *movedAddress) comeBack(isClaimed bool) time.Duration {
 	}
 	m.t.Logf("two nodes have the address for %s", took)
 	return took
+}
+
+// An agent whose Lease is slow lists and renews at once when the API server does not acknowledge, and again until that
+// succeeds. One that renews each second would not do so sooner.
+func TestUnacknowledged(t *testing.T) {
+	for _, tc := range []struct {
+		seconds int32
+		sleeps  time.Duration
+		lists   bool
+	}{{10, 3 * time.Second, true}, {1, time.Second, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFreshness(time.Now, func() time.Duration { return 0 })
+			f.setPeriod([]purelbv1.Announcement{{Spec: purelbv1.AnnouncementSpec{HeartbeatSeconds: tc.seconds}}})
+			f.beginRenewal()
+			f.noteBeat()
+			f.noteListed()
+			f.noteRenewed(time.Now())
+			unacknowledged := make(chan struct{}, 1)
+			time.AfterFunc(min(tc.sleeps, 3*time.Second)-time.Millisecond, func() { unacknowledged <- struct{}{} })
+			h := &heartbeat{freshness: f, tasks: tasks.Goroutines{}, unacknowledged: unacknowledged}
+			start := time.Now()
+			h.sleep(t.Context(), start)
+			if slept := time.Since(start).Round(time.Second); slept != tc.sleeps || f.needsList() != tc.lists {
+				t.Errorf("each %d s: it renews after %s, and lists: %t", tc.seconds, slept, f.needsList())
+			}
+			if f.isFresh() == tc.lists {
+				t.Errorf("each %d s: fresh: %t", tc.seconds, f.isFresh())
+			}
+		})
+	}
 }

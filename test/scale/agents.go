@@ -125,8 +125,11 @@ func (a *agents) startAll(ctx context.Context) error {
 // start starts a node's agent as cmd/agent.go does.
 func (a *agents) start(ctx context.Context, n *node) error {
 	config := rest.CopyConfig(n.config)
-	dialer := nodeagent.NewDialer()
+	dialer, unacknowledged := nodeagent.NewDialer()
 	config.Dial = dialer.DialContext
+	if err := nodeagent.PingAPIServer(); err != nil {
+		return err
+	}
 	name := nodeName(n.number)
 	options, err := nodeagent.ManagerOptions(name, namespace, lbNodeAgent)
 	if err != nil {
@@ -147,6 +150,7 @@ func (a *agents) start(ctx context.Context, n *node) error {
 		Namespace:       namespace,
 		LBNodeAgentName: lbNodeAgent,
 		Reconnect:       dialer.CloseAll,
+		Unacknowledged:  unacknowledged,
 	}
 	if err := agent.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the agent of %s: %w", name, err)
