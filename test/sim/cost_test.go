@@ -12,7 +12,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
@@ -78,7 +77,11 @@ func (w *writeCounter) during(t *testing.T, seconds int) writeCount {
 
 // writtenBy returns what a change has written.
 func writtenBy(change apiserver.Change) string {
-	switch object := cmpOr(change.New, change.Old).(type) {
+	object := change.New
+	if object == nil {
+		object = change.Old
+	}
+	switch object.(type) {
 	case *v1.Announcement:
 		if change.Old != nil && change.New != nil && change.Old.GetGeneration() == change.New.GetGeneration() {
 			return writesReports
@@ -93,16 +96,6 @@ func writtenBy(change apiserver.Change) string {
 	default:
 		return fmt.Sprintf("%T", object)
 	}
-}
-
-// cmpOr returns the first object that is not nil.
-func cmpOr(objects ...client.Object) client.Object {
-	for _, object := range objects {
-		if object != nil {
-			return object
-		}
-	}
-	return nil
 }
 
 // clusterSize is that of a cluster whose nodes are all on one link.

@@ -349,8 +349,9 @@ func TestJobsOf(t *testing.T) {
 		}
 		return strings.Join(lines, "; ")
 	}
-	if got, want := describeJobs(),
-		"controllers part 1 of 3 ^(TestA|FuzzD)$; controllers part 2 of 3 ^(TestB)$; controllers part 3 of 3 ^(TestC)$; . "; got != want {
+	const parts = "controllers part 1 of 3 ^(TestA|FuzzD)$; controllers part 2 of 3 ^(TestB)$; " +
+		"controllers part 3 of 3 ^(TestC)$; . "
+	if got := describeJobs(); got != parts {
 		t.Errorf("got %s", got)
 	}
 	g.run = "TestB"

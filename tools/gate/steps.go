@@ -33,8 +33,8 @@ const (
 	stepSmoke   = "smoke"
 )
 
-// allSteps are the steps in the order in which they begin. The virtual machine has one processor, and its tests wait for
-// their own clock: it leaves room for others. Many tests of the steps modules and race wait for a clock.
+// allSteps are the steps in the order in which they begin. The virtual machine has one processor, and its tests wait
+// for their own clock: it leaves room for others. Many tests of the steps modules and race wait for a clock.
 var allSteps = []step{
 	{name: "build", title: "programs, images and the virtual machine's tests", always: true, run: build},
 	{name: stepVM, title: "the network code in a virtual machine with a kernel of Debian", beside: true, run: runVM},
