@@ -186,8 +186,8 @@ func deal(tests []string, parts int) [][]string {
 }
 
 // runBinaries runs binaries, so many processes at a time, and adds their outcomes. Failed tests that
-// may run again do so afterwards.
-func (g *gate) runBinaries(ctx context.Context, step string, atOnce int) error {
+// may run again do so afterwards, when waitForOthers has returned.
+func (g *gate) runBinaries(ctx context.Context, step string, atOnce int, waitForOthers func()) error {
 	jobs, err := g.jobsOf(ctx, step)
 	errs := []error{err}
 	if len(jobs) == 0 {
@@ -210,24 +210,24 @@ func (g *gate) runBinaries(ctx context.Context, step string, atOnce int) error {
 		})
 	}
 	wait.Wait()
-	g.add(g.runAgain(ctx, all)...)
+	g.add(g.runAgain(ctx, all, waitForOthers)...)
 	return errors.Join(errs...)
 }
 
-// runAgain runs each failed test that may run again once more, alone: it waits for the steps that
-// run beside this one.
-func (g *gate) runAgain(ctx context.Context, first []outcome) []outcome {
+// runAgain runs each failed test that may run again once more, by itself. waitForOthers waits for the steps that run
+// beside this one.
+func (g *gate) runAgain(ctx context.Context, first []outcome, waitForOthers func()) []outcome {
 	passed := map[[2]string]bool{} // by package and test
 	repeated := testsToRepeat(first)
 	if len(repeated) > 0 {
-		g.beside.Wait()
+		waitForOthers()
 	}
 	for _, o := range repeated {
 		if ctx.Err() != nil {
 			break
 		}
 		i := slices.IndexFunc(g.binaries, func(b binary) bool { return b.step == o.step && b.pkg == o.pkg })
-		g.printf("once more, alone: %s %s, which failed: %s %s\n", o.pkg, topLevel(o.test), o.place, firstLine(o.message))
+		g.printf("once more: %s %s, which failed: %s %s\n", o.pkg, topLevel(o.test), o.place, firstLine(o.message))
 		outcomes, _, err := g.runBinary(ctx, g.binaries[i], "^"+topLevel(o.test)+"$", "again-"+topLevel(o.test))
 		passed[[2]string{o.pkg, topLevel(o.test)}] = err == nil && len(outcomes) > 0 && !hasFailure(outcomes)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // line returns an event in JSON.
@@ -384,5 +385,35 @@ func TestRunSteps(t *testing.T) {
 	}
 	if want := map[string]int{"beside": 0, "next": 1, "alone": 0}; !maps.Equal(failed, want) {
 		t.Errorf("failures of the steps: %v", failed)
+	}
+}
+
+// TestRunAgainBeside runs a test once more that failed in a step which runs beside others: the step does not wait for
+// itself.
+func TestRunAgainBeside(t *testing.T) {
+	root := t.TempDir()
+	fails := filepath.Join(root, "fails.test")
+	script := "#!/bin/sh\n" +
+		"printf '=== RUN   TestA\\n=== ATTR  TestA needs apiserver\\n--- FAIL: TestA (0.00s)\\nFAIL\\n'\nexit 1\n"
+	if err := os.WriteFile(fails, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	g := &gate{
+		options: options{root: root}, folder: filepath.Join(root, "out"), out: &out,
+		binaries: []binary{{pkg: ".", step: stepModules, file: fails}},
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g.runSteps(t.Context(), []step{{name: stepModules, beside: true, run: runTestsBeside(stepModules, 2)}})
+	}()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("the step waits for itself")
+	}
+	if !strings.Contains(out.String(), "once more: . TestA") || len(g.outcomes) == 0 || g.outcomes[0].passed {
+		t.Errorf("the test that failed did not run once more: %s", &out)
 	}
 }

@@ -39,7 +39,7 @@ var allSteps = []step{
 	{name: "build", title: "programs, images and the virtual machine's tests", always: true, run: build},
 	{name: stepVM, title: "the network code in a virtual machine with a kernel of Debian", beside: true, run: runVM},
 	{name: "compile", title: "all other tests", always: true, run: compileTests},
-	{name: stepModules, title: "the other modules", beside: true, run: runTests(stepModules, 2)},
+	{name: stepModules, title: "the other modules", beside: true, run: runTestsBeside(stepModules, 2)},
 	{name: stepPure, title: "packages that decide, without the race detector", run: runTests(stepPure, 2)},
 	{name: stepRace, title: "packages whose code runs in goroutines, with the race detector", run: runTests(stepRace, 5)},
 	{
@@ -104,8 +104,15 @@ func stepNames() []string {
 // wants reports whether a step is to run.
 func (o options) wants(step string) bool { return len(o.only) == 0 || slices.Contains(o.only, step) }
 
+// runTests runs the tests of a step, so many packages at a time, and those that are to run once more alone.
 func runTests(name string, atOnce int) func(context.Context, *gate) error {
-	return func(ctx context.Context, g *gate) error { return g.runBinaries(ctx, name, atOnce) }
+	return func(ctx context.Context, g *gate) error { return g.runBinaries(ctx, name, atOnce, g.beside.Wait) }
+}
+
+// runTestsBeside does so for a step that runs beside others, which would wait for itself: what runs once more runs
+// beside others, too.
+func runTestsBeside(name string, atOnce int) func(context.Context, *gate) error {
+	return func(ctx context.Context, g *gate) error { return g.runBinaries(ctx, name, atOnce, func() {}) }
 }
 
 // stepOf returns the step that runs a package's tests, and whether with the race detector.
