@@ -65,7 +65,7 @@ func endUnacknowledged(_, _ string, c syscall.RawConn) error {
 
 // PingAPIServer makes the clients of this process that are made afterwards ping an API server from which nothing has
 // come for a second (client-go reads the variable, unless somebody has set it). Where the network is cut, the ping is
-// not acknowledged, so that an agent which renews its Lease seldom finds out in two seconds. A ping is no request.
+// not acknowledged, so that an agent that seldom renews its Lease finds out in two seconds. A ping is no request.
 func PingAPIServer() error {
 	const seconds = "HTTP2_READ_IDLE_TIMEOUT_SECONDS"
 	if os.Getenv(seconds) != "" {

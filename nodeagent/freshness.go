@@ -68,15 +68,15 @@ func (f *freshness) isFresh() bool { return f.freshFor() >= 0 }
 func (f *freshness) freshFor() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.stillFreshFor()
+	return f.freshForLocked()
 }
 
-// stillFreshFor is freshFor. The agent is fresh until a while after the next renewal is due. If that fails, or the node
-// was suspended, the manager may have asked for renewals each second and have counted from then: such an agent is fresh
-// only while it is current. The caller holds the lock.
-func (f *freshness) stillFreshFor() time.Duration {
-	if f.isFailing || f.suspendedSinceRenewal() > 0 {
-		return f.currentFor()
+// freshForLocked is freshFor. The agent is fresh until a while after the next renewal is due. If that fails, or the
+// node was suspended, the manager may have asked for renewals each second and have counted from then: such an agent is
+// fresh only while it is current. The caller holds the lock.
+func (f *freshness) freshForLocked() time.Duration {
+	if f.isFailing || f.suspendedSinceRenewalLocked() > 0 {
+		return f.currentForLocked()
 	}
 	return f.renewedAt.Add(f.period + renewalMargin).Sub(f.now()) // without a renewal that is long ago
 }
@@ -86,20 +86,20 @@ func (f *freshness) stillFreshFor() time.Duration {
 func (f *freshness) isCurrent() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.isStillCurrent()
+	return f.isCurrentLocked()
 }
 
-// isStillCurrent is isCurrent. The caller holds the lock.
-func (f *freshness) isStillCurrent() bool { return !f.hasGap && f.currentFor() >= 0 }
+// isCurrentLocked is isCurrent. The caller holds the lock.
+func (f *freshness) isCurrentLocked() bool { return !f.hasGap && f.currentForLocked() >= 0 }
 
-// currentFor returns for how long the agent is current; negative if it is not. The caller holds the lock.
-func (f *freshness) currentFor() time.Duration {
-	return f.renewedAt.Add(currentTime - f.suspendedSinceRenewal()).Sub(f.now())
+// currentForLocked returns for how long the agent is current; negative if it is not. The caller holds the lock.
+func (f *freshness) currentForLocked() time.Duration {
+	return f.renewedAt.Add(currentTime - f.suspendedSinceRenewalLocked()).Sub(f.now())
 }
 
-// suspendedSinceRenewal returns for how long the node was suspended since the last renewal: the manager has counted
-// that time, too. The caller holds the lock.
-func (f *freshness) suspendedSinceRenewal() time.Duration {
+// suspendedSinceRenewalLocked returns for how long the node was suspended since the last renewal: the manager has
+// counted that time, too. The caller holds the lock.
+func (f *freshness) suspendedSinceRenewalLocked() time.Duration {
 	if suspended := f.suspendedFor() - f.suspendedAtRenewal; suspended >= minSuspension {
 		return suspended
 	}
@@ -111,12 +111,12 @@ func (f *freshness) suspendedSinceRenewal() time.Duration {
 func (f *freshness) confirm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.question()
+	f.confirmLocked()
 }
 
-// question is confirm. The caller holds the lock.
-func (f *freshness) question() {
-	if f.isStillCurrent() {
+// confirmLocked is confirm. The caller holds the lock.
+func (f *freshness) confirmLocked() {
+	if f.isCurrentLocked() {
 		return
 	}
 	f.isQuestioned = true
@@ -127,9 +127,13 @@ func (f *freshness) question() {
 func (f *freshness) noteCutOff() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.isFailing = f.isFailing || !f.isStillCurrent()
-	f.question()
+	f.suspectLocked()
+	f.confirmLocked()
 }
+
+// suspectLocked has the agent rely on nothing but a renewal of the last two seconds: since then the manager may have
+// decided otherwise. The caller holds the lock.
+func (f *freshness) suspectLocked() { f.isFailing = f.isFailing || !f.isCurrentLocked() }
 
 // noteUnacknowledged notes that the API server did not acknowledge what was sent to it: the node may be cut off. It
 // reports whether that is to be found out at once, because the next renewal may be far away.
@@ -139,7 +143,7 @@ func (f *freshness) noteUnacknowledged() bool {
 	if f.period <= currentTime {
 		return false
 	}
-	f.isFailing = f.isFailing || !f.isStillCurrent()
+	f.suspectLocked()
 	f.isQuestioned = true
 	return true
 }
@@ -148,7 +152,7 @@ func (f *freshness) noteUnacknowledged() bool {
 func (f *freshness) needsList() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.isQuestioned || f.stillFreshFor() < 0
+	return f.isQuestioned || f.freshForLocked() < 0
 }
 
 // untilRenewal returns for how long to wait with the next renewal, if the last one began at a time: for nothing if the
@@ -156,7 +160,7 @@ func (f *freshness) needsList() bool {
 func (f *freshness) untilRenewal(start time.Time, isAsked bool) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.period != f.leasePeriod || isAsked && !f.isStillCurrent() {
+	if f.period != f.leasePeriod || isAsked && !f.isCurrentLocked() {
 		return 0
 	}
 	return start.Add(f.period).Sub(f.now())
@@ -182,7 +186,7 @@ func (f *freshness) setPeriod(announcements []purelbv1.Announcement) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.changePeriod(period)
+	f.changePeriodLocked(period)
 }
 
 // notePeriod notes at once that an Announcement asks for a shorter period: the worker, which reads all of them, may be
@@ -191,12 +195,12 @@ func (f *freshness) notePeriod(ann *purelbv1.Announcement) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if period := time.Duration(ann.Spec.HeartbeatSeconds) * time.Second; period > 0 && period < f.period {
-		f.changePeriod(period)
+		f.changePeriodLocked(period)
 	}
 }
 
-// changePeriod has the agent renew at once if the period is another one. The caller holds the lock.
-func (f *freshness) changePeriod(period time.Duration) {
+// changePeriodLocked has the agent renew at once if the period is another one. The caller holds the lock.
+func (f *freshness) changePeriodLocked(period time.Duration) {
 	if f.period == period {
 		return
 	}

@@ -64,7 +64,7 @@ func TestPlanStandbys(t *testing.T) {
 	}
 }
 
-// TestPlanStandbysOfSome plans for what is held, whatever comes before it.
+// TestPlanStandbysOfSome plans for the address that a node has, and not for the one before it, which nobody has.
 func TestPlanStandbysOfSome(t *testing.T) {
 	inputs := held(t, "a b c d", 2)
 	inputs.Entries = inputs.Entries[1:] // nobody has the first

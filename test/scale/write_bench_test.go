@@ -26,7 +26,7 @@ import (
 
 // BenchmarkWrite measures what one write of PureLB's costs a real API server and its etcd, in milliseconds of a
 // processor, with as many watches of the objects of its kind as its name says, each by a connection of its own.
-// bytes/op is the size of the object. KUBEBUILDER_ASSETS names a folder with the programs.
+// object-bytes is the size of the object. KUBEBUILDER_ASSETS names a folder with the programs.
 func BenchmarkWrite(b *testing.B) {
 	ctrl.SetLogger(logr.Discard()) // nothing reads what clients log
 	c, err := startCluster(b.Context(), "../..")
@@ -121,7 +121,7 @@ func (c *cluster) measureWrites(b *testing.B, obj client.Object, write func(i in
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.ReportMetric(float64(len(content)), "bytes/op")
+	b.ReportMetric(float64(len(content)), "object-bytes")
 }
 
 // remake deletes an object of an earlier benchmark, and makes it.
@@ -203,8 +203,8 @@ func announcedAddresses(count int, announceType v1.AnnounceType) []v1.AnnouncedA
 	return entries
 }
 
-// benchmarkAnnouncement writes the spec of an Announcement, of which one address changes, as the manager does.
-func benchmarkAnnouncement(b *testing.B, c *cluster, addresses int) {
+// remakeAnnouncement makes a node's Announcement with as many addresses.
+func (c *cluster) remakeAnnouncement(b *testing.B, addresses int) *v1.Announcement {
 	b.Helper()
 	a := &v1.Announcement{
 		ObjectMeta: metav1.ObjectMeta{Name: "bench"},
@@ -213,6 +213,13 @@ func benchmarkAnnouncement(b *testing.B, c *cluster, addresses int) {
 		},
 	}
 	c.remake(b, a)
+	return a
+}
+
+// benchmarkAnnouncement writes the spec of an Announcement, of which one address changes, as the manager does.
+func benchmarkAnnouncement(b *testing.B, c *cluster, addresses int) {
+	b.Helper()
+	a := c.remakeAnnouncement(b, addresses)
 	c.measureWrites(b, a, func(i int) error {
 		a.Spec.Addresses[0].Epoch = int64(i + 2)
 		return c.admin.Update(b.Context(), a, client.FieldOwner("bench"))
@@ -222,13 +229,7 @@ func benchmarkAnnouncement(b *testing.B, c *cluster, addresses int) {
 // benchmarkReport applies the status of an Announcement, in which one address changes, as an agent does.
 func benchmarkReport(b *testing.B, c *cluster, addresses int) {
 	b.Helper()
-	a := &v1.Announcement{
-		ObjectMeta: metav1.ObjectMeta{Name: "bench"},
-		Spec: v1.AnnouncementSpec{
-			NodeName: "bench", LBNodeAgent: lbNodeAgent, Addresses: announcedAddresses(addresses, v1.AnnounceLocal),
-		},
-	}
-	c.remake(b, a)
+	a := c.remakeAnnouncement(b, addresses)
 	c.measureWrites(b, a, func(i int) error {
 		status := v1.AnnouncementStatus{ObservedGeneration: 1}
 		for n := range a.Spec.Addresses {
