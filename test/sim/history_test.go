@@ -28,19 +28,19 @@ var kindsOfHistory = []struct {
 	seeds      uint64
 	newCluster func(w *sim.World) (*sim.Cluster, error)
 }{
-	{"leases", gates{}, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
-	{"watching", watching, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
+	{"leases", gates{}, sim.Profile{MaxTroubles: 3, While: time.Minute}, 60, newCluster},
+	{"watching", watching, sim.Profile{MaxTroubles: 3, While: time.Minute}, 60, newCluster},
 	{"one-at-a-time", watching, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute}, 25, newCluster},
-	{"two-links", watching, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewTwoLinkCluster},
-	{"clocks", watching, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewClocksCluster},
-	{"routers", watching, sim.Profile{MaxTroubles: 3, While: time.Minute, HasRouters: true}, 5, newRouterCluster},
+	{"two-links", watching, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 5, sim.NewTwoLinkCluster},
+	{"clocks", watching, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 5, sim.NewClocksCluster},
+	{"routers", watching, sim.Profile{MaxTroubles: 3, While: time.Minute, HasRouters: true}, 10, newRouterCluster},
 	{
 		"routers-one-at-a-time", watching, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute, HasRouters: true}, 5,
 		newRouterCluster,
 	},
-	{"slow-leases", gates{true, true}, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 5, newCluster},
+	{"slow-leases", gates{true, true}, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 20, newCluster},
 	{"slow-leases-one-at-a-time", gates{true, true}, sim.Profile{MaxTroubles: 1, While: 4 * time.Minute}, 5, newCluster},
-	{"netbox", watching, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 3, sim.NewNetBoxCluster},
+	{"netbox", watching, sim.Profile{MaxTroubles: 3, While: 2 * time.Minute}, 5, sim.NewNetBoxCluster},
 }
 
 // newCluster returns a cluster of three nodes on one link.
@@ -124,7 +124,7 @@ func TestFaultHistories(t *testing.T) {
 			seeds := kindsOfHistory[kind].seeds
 			for seed := range seeds {
 				story := check(t, kind, seed)
-				if seed > seeds/10 {
+				if seed > seeds/20 {
 					continue
 				}
 				var again strings.Builder

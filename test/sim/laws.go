@@ -181,6 +181,9 @@ func (s spans) wasWithin(n *Node, while time.Duration) bool {
 	return have != nil && (have.causes > 0 || time.Since(have.endedAt) < while)
 }
 
+// anyService and anyAnnouncement name kinds: inspect would spend most of its time on making objects for that.
+var anyService, anyAnnouncement = &corev1.Service{}, &v1.Announcement{}
+
 // inspect looks whether the laws hold.
 func (l *laws) inspect() {
 	leading := 0
@@ -193,11 +196,11 @@ func (l *laws) inspect() {
 		l.twoLedAt = time.Now()
 	}
 	l.noteManagers()
-	if revision := l.cluster.Server.RevisionOf(&corev1.Service{}); l.servicesAt != revision {
+	if revision := l.cluster.Server.RevisionOf(anyService); l.servicesAt != revision {
 		l.servicesAt = revision
 		l.inspectOwners()
 	}
-	if revision := l.cluster.Server.RevisionOf(&v1.Announcement{}); l.announcementsAt != revision {
+	if revision := l.cluster.Server.RevisionOf(anyAnnouncement); l.announcementsAt != revision {
 		l.announcementsAt = revision
 		l.inspectEpochs()
 		l.noteEntries()

@@ -125,9 +125,12 @@ func (k *Kernel) Has(iface string, addr netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.removeExpired()
-	return slices.ContainsFunc(k.addresses, func(a heldAddress) bool {
-		return a.Prefix.Addr() == addr && (iface == "" || a.Interface == iface)
-	})
+	for i := range k.addresses { // which is faster than to copy them, as a simulation asks very often
+		if a := &k.addresses[i]; a.Prefix.Addr() == addr && (iface == "" || a.Interface == iface) {
+			return true
+		}
+	}
+	return false
 }
 
 // AddGatewayMAC adds the MAC address of a default gateway of an interface.
@@ -301,9 +304,14 @@ func (k *Kernel) indexOf(iface string, prefix netip.Prefix) int {
 
 // removeExpired removes the addresses whose valid lifetime has ended.
 func (k *Kernel) removeExpired() {
-	k.addresses = slices.DeleteFunc(
-		k.addresses, func(a heldAddress) bool { return remainingLifetime(a.Valid, a.setAt) <= 0 },
-	)
+	for i := range k.addresses {
+		if a := &k.addresses[i]; remainingLifetime(a.Valid, a.setAt) <= 0 {
+			k.addresses = slices.DeleteFunc(
+				k.addresses, func(a heldAddress) bool { return remainingLifetime(a.Valid, a.setAt) <= 0 },
+			)
+			return
+		}
+	}
 }
 
 // notify tells all subscribers.

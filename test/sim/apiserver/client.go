@@ -9,7 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -131,7 +131,7 @@ func setItems(
 	matches func(client.Object) (bool, error),
 ) error {
 	items := reflect.ValueOf(list).Elem().FieldByName("Items")
-	items.SetLen(0)
+	selected := make([]reflect.Value, 0, len(objects))
 	for _, obj := range objects {
 		if options.Namespace != "" && obj.GetNamespace() != options.Namespace {
 			continue
@@ -153,7 +153,11 @@ func setItems(
 		if item.Type() != items.Type().Elem() {
 			return fmt.Errorf("the API server in memory has %s, not %s", item.Type(), items.Type().Elem())
 		}
-		items.Set(reflect.Append(items, item))
+		selected = append(selected, item)
+	}
+	items.Set(reflect.MakeSlice(items.Type(), len(selected), len(selected)))
+	for i, item := range selected {
+		items.Index(i).Set(item)
 	}
 	return nil
 }
@@ -272,18 +276,11 @@ func (c *Client) applyPart(
 	if force == nil || !*force || owner == "" {
 		return errors.New("the API server in memory applies with force and a field manager only")
 	}
-	data, err := json.Marshal(config)
+	content, err := contentOf(config)
 	if err != nil {
 		return err
 	}
-	var content map[string]any
-	if err := utiljson.Unmarshal(data, &content); err != nil { // whole numbers as int64, as of objects
-		return err
-	}
-	target := &metav1.PartialObjectMetadata{}
-	if err := json.Unmarshal(data, target); err != nil {
-		return err
-	}
+	target := &unstructured.Unstructured{Object: content}
 	k, err := c.server.kind(target.GroupVersionKind())
 	if err != nil {
 		return err
@@ -298,11 +295,30 @@ func (c *Client) applyPart(
 			return err
 		}
 		answer["apiVersion"], answer["kind"] = k.GroupVersion().String(), k.Kind.Kind
-		if data, err = json.Marshal(answer); err != nil {
+		if u, isUnstructured := config.(runtime.Unstructured); isUnstructured {
+			u.SetUnstructuredContent(answer)
+			return nil
+		}
+		data, err := json.Marshal(answer)
+		if err != nil {
 			return err
 		}
 		return json.Unmarshal(data, config)
 	})
+}
+
+// contentOf returns a copy of what a configuration says, with whole numbers as int64, as objects have them.
+func contentOf(config runtime.ApplyConfiguration) (map[string]any, error) {
+	if u, isUnstructured := config.(runtime.Unstructured); isUnstructured {
+		return runtime.DeepCopyJSON(u.UnstructuredContent()), nil
+	}
+	data, err := json.Marshal(config)
+	if err != nil {
+		return nil, err
+	}
+	var content map[string]any
+	err = utiljson.Unmarshal(data, &content)
+	return content, err
 }
 
 // Delete deletes an object.

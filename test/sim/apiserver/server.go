@@ -41,10 +41,12 @@ type Kind struct {
 
 // Server is an API server. It is made by New, and for one goroutine.
 type Server struct {
-	scheme   *runtime.Scheme
-	mapper   *meta.DefaultRESTMapper
-	kinds    map[schema.GroupVersionKind]*kind
-	revision int64
+	scheme *runtime.Scheme
+	mapper *meta.DefaultRESTMapper
+	kinds  map[schema.GroupVersionKind]*kind
+	// kindOfType has the kinds of objects, and of lists of them, by their Go types, as far as somebody has asked.
+	kindOfType map[reflect.Type]*kind
+	revision   int64
 	// revisions are those of the last change of each kind.
 	revisions map[schema.GroupVersionKind]int64
 	uids      int64
@@ -82,8 +84,8 @@ type Change struct {
 // New returns a Server without objects.
 func New(scheme *runtime.Scheme, kinds ...Kind) *Server {
 	s := &Server{
-		scheme: scheme, mapper: meta.NewDefaultRESTMapper(nil), kinds: map[schema.GroupVersionKind]*kind{}, revision: 1,
-		revisions: map[schema.GroupVersionKind]int64{},
+		scheme: scheme, mapper: meta.NewDefaultRESTMapper(nil), kinds: map[schema.GroupVersionKind]*kind{},
+		kindOfType: map[reflect.Type]*kind{}, revision: 1, revisions: map[schema.GroupVersionKind]int64{},
 	}
 	for _, k := range kinds {
 		scope := meta.RESTScope(meta.RESTScopeRoot)
@@ -114,6 +116,10 @@ func (s *Server) Serves(obj client.Object) bool {
 
 // kindOf returns the kind of an object, or of the objects of a list.
 func (s *Server) kindOf(obj runtime.Object) (*kind, error) {
+	goType := reflect.TypeOf(obj)
+	if k := s.kindOfType[goType]; k != nil {
+		return k, nil
+	}
 	gvk, err := apiutil.GVKForObject(obj, s.scheme)
 	if err != nil {
 		return nil, err
@@ -121,7 +127,13 @@ func (s *Server) kindOf(obj runtime.Object) (*kind, error) {
 	if _, isList := obj.(client.ObjectList); isList {
 		gvk.Kind = gvk.Kind[:len(gvk.Kind)-len("List")]
 	}
-	return s.kind(gvk)
+	k, err := s.kind(gvk)
+	switch obj.(type) {
+	case runtime.Unstructured, *metav1.PartialObjectMetadata, *metav1.PartialObjectMetadataList: // of any kind
+	default:
+		s.kindOfType[goType] = k
+	}
+	return k, err
 }
 
 func (s *Server) kind(gvk schema.GroupVersionKind) (*kind, error) {
