@@ -47,6 +47,9 @@ type announcedState struct {
 	// settling has, of each Service of which one of the settledConditions is to change, the
 	// change. It is lost with the process: then the change is written that much later.
 	settling map[settlingKey]announced.PendingChange
+	// addresses has the addresses of each Service, with since when they are known; the zero time of those that the
+	// Service had when the process first saw it, if it had said by then whether they are announced.
+	addresses map[client.ObjectKey]map[netip.Addr]time.Time
 }
 
 // settledConditions are those of which a change is written once it has lasted.
@@ -67,9 +70,42 @@ func (s *announcedState) forget(key client.ObjectKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.events, key)
+	delete(s.addresses, key)
 	for _, conditionType := range settledConditions {
 		delete(s.settling, settlingKey{key, conditionType})
 	}
+}
+
+// noteAddresses notes the addresses of a Service, which may have reported on some before. It returns since when the
+// newest of them is known; the zero time if none of them is an earlier one.
+func (s *announcedState) noteAddresses(
+	key client.ObjectKey, addrs []netip.Addr, hasReported bool, now time.Time,
+) (newest time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, isKnown := s.addresses[key]
+	after, oldest := make(map[netip.Addr]time.Time, len(addrs)), now
+	for _, a := range addrs {
+		since, isOld := before[a]
+		if !isOld && (isKnown || !hasReported) {
+			since = now
+		}
+		after[a] = since
+		if since.After(newest) {
+			newest = since
+		}
+		if since.Before(oldest) {
+			oldest = since
+		}
+	}
+	if s.addresses == nil {
+		s.addresses = map[client.ObjectKey]map[netip.Addr]time.Time{}
+	}
+	s.addresses[key] = after
+	if !oldest.Before(newest) {
+		return time.Time{}
+	}
+	return newest
 }
 
 // settle decides whether a condition of a Service is to be written in place of the stored one, and in
@@ -124,8 +160,11 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	var report announced.Report
 	conditions := map[string]metav1.Condition{}
 	var places []announced.Place
+	var newest time.Time
 	hasReport := IsOurs(svc, r.IsDefaultLoadBalancer) && len(addrs) > 0
 	if hasReport {
+		hasReported := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced) != nil
+		newest = r.state.noteAddresses(req.NamespacedName, addrs, hasReported, r.Now())
 		var askings []v1.Announcement
 		if places, askings, err = r.placesOf(ctx, KeyOf(svc)); err != nil {
 			return reconcile.Result{}, err
@@ -144,7 +183,7 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	if err := r.overrideLocalPolicy(ctx, svc, group, places); err != nil {
 		return resultOfWrite(err)
 	}
-	wait := untilFirstReport(svc, report, r.Now())
+	wait := untilFirstReport(svc, report, newest, r.Now())
 	if wait == 0 {
 		if hasReport {
 			conditions, wait = r.state.settleAll(svc, conditions, r.Now())
@@ -202,15 +241,21 @@ func (r *AnnouncedReconciler) placesOf(
 	return announced.PlacesOf(key, announcements.Items, commons.Items, announcers), askings, nil
 }
 
-// untilFirstReport returns for how long a Service that was just given its addresses does
-// not yet say that they are not announced.
-func untilFirstReport(svc *corev1.Service, report announced.Report, now time.Time) time.Duration {
+// untilFirstReport returns for how long a Service that was just given an address, such as one of a second family, does
+// not yet say that it is not announced. newest is since when the newest of its addresses is known.
+func untilFirstReport(svc *corev1.Service, report announced.Report, newest, now time.Time) time.Duration {
 	allocated := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated)
-	earlier := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
-	if report.Condition.Status != metav1.ConditionFalse || allocated == nil || earlier != nil {
+	if report.Condition.Status != metav1.ConditionFalse || allocated == nil {
 		return 0
 	}
-	return max(0, min(firstReportWait, allocated.LastTransitionTime.Add(firstReportWait).Sub(now)))
+	since := allocated.LastTransitionTime.Time
+	if earlier := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced); earlier != nil {
+		if earlier.Status != metav1.ConditionTrue {
+			return 0
+		}
+		since = newest
+	}
+	return max(0, min(firstReportWait, since.Add(firstReportWait).Sub(now)))
 }
 
 // writeReport writes annotations and conditions of a Service, or removes them if there is

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -19,29 +20,68 @@ func TestUntilFirstReport(t *testing.T) {
 	yes, no := metav1.ConditionTrue, metav1.ConditionFalse
 	for _, row := range []struct {
 		name        string
-		reported    bool // that it is announced, or is not
+		reported    metav1.ConditionStatus // that it is announced, or is not
 		is          metav1.ConditionStatus
+		newest      time.Duration // how long ago the newest address was new, by now
 		later, want time.Duration
 	}{
-		{"not announced yet", false, no, time.Second, 2 * time.Second},
-		{"not announced for long", false, no, 3 * time.Second, 0},
-		{"announced", false, yes, time.Second, 0},
-		{"it has reported something before", true, no, time.Second, 0},
-		{"nothing to announce", false, "", time.Second, 0},
-		{"the clock was set back", false, no, -time.Hour, 3 * time.Second},
+		{"not announced yet", "", no, time.Second, time.Second, 2 * time.Second},
+		{"not announced for long", "", no, 3 * time.Second, 3 * time.Second, 0},
+		{"announced", "", yes, time.Second, time.Second, 0},
+		{"it was announced before", yes, no, time.Hour, time.Second, 0},
+		{"it was announced, and got another address", yes, no, time.Second, time.Hour, 2 * time.Second},
+		{"it was not announced, and got another address", no, no, time.Second, time.Hour, 0},
+		{"nothing to announce", "", "", time.Second, time.Second, 0},
+		{"the clock was set back", "", no, -time.Hour, -time.Hour, 3 * time.Second},
 	} {
 		svc := &corev1.Service{
 			Status: corev1.ServiceStatus{
 				Conditions: []metav1.Condition{{Type: v1.ConditionAllocated, LastTransitionTime: allocated}},
 			},
 		}
-		if row.reported {
-			svc.Status.Conditions = append(svc.Status.Conditions, metav1.Condition{Type: v1.ConditionAnnounced, Status: yes})
+		if row.reported != "" {
+			svc.Status.Conditions = append(
+				svc.Status.Conditions, metav1.Condition{Type: v1.ConditionAnnounced, Status: row.reported},
+			)
 		}
 		report := announced.Report{Condition: metav1.Condition{Status: row.is}}
-		if got := untilFirstReport(svc, report, allocated.Add(row.later)); got != row.want {
+		now := allocated.Add(row.later)
+		if got := untilFirstReport(svc, report, now.Add(-row.newest), now); got != row.want {
 			t.Errorf("%s: %s, not %s", row.name, got, row.want)
 		}
+	}
+}
+
+// TestNewestAddress notes the addresses of a Service that is seen for the first time, gets a second address, another
+// one for its first, loses the second, gets another one for that, and is forgotten.
+func TestNewestAddress(t *testing.T) {
+	var state announcedState
+	key, start := client.ObjectKey{Namespace: "a", Name: "b"}, time.Unix(1000, 0)
+	first, second := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00::1")
+	third := netip.MustParseAddr("192.0.2.2")
+	for i, step := range []struct {
+		addrs       []netip.Addr
+		hasReported bool
+		want        time.Time
+	}{
+		{[]netip.Addr{first}, true, time.Time{}},
+		{[]netip.Addr{first, second}, true, start.Add(time.Second)},
+		{[]netip.Addr{first, second}, true, start.Add(time.Second)},
+		{[]netip.Addr{third, second}, true, start.Add(3 * time.Second)},
+		{[]netip.Addr{third}, true, time.Time{}},
+		{[]netip.Addr{first}, true, time.Time{}},
+	} {
+		now := start.Add(time.Duration(i) * time.Second)
+		if got := state.noteAddresses(key, step.addrs, step.hasReported, now); got != step.want {
+			t.Errorf("step %d: since %s, want %s", i, got, step.want)
+		}
+	}
+	state.forget(key)
+	if len(state.addresses) > 0 {
+		t.Errorf("not forgotten: %v", state.addresses)
+	}
+	if got := state.noteAddresses(key, []netip.Addr{first, second}, false, start); !got.IsZero() {
+		t.Errorf("both are new: since %s", got)
 	}
 }
 

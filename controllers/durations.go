@@ -32,9 +32,8 @@ const (
 	// changes with BGPPeers and groups.
 	restPerRouting = 9
 	maxRoutingRest = 2 * time.Second
-	// firstReportWait is how long after its allocation a Service does not yet say that it
-	// is not announced: as a rule it is announced sooner, and says only that, with one
-	// write.
+	// firstReportWait is how long after the allocation of an address its Service does not yet say that it is not
+	// announced: as a rule it is announced sooner, and the Service says only that, with one write.
 	firstReportWait = 3 * time.Second
 	// advertisedWait is how long Services wait for further reports of speakers: when a router goes
 	// away, all nodes report that, and each report concerns all Virtual addresses.
