@@ -64,6 +64,9 @@ func TestPlanAsking(t *testing.T) {
 		}, "c"},
 		{"a node has no carrier", "a b c", func(in *placement.Inputs) { in.Nodes[1].Interfaces[0].IsDown = true }, "c"},
 		{"the holder's interface is unknown", "a b c", func(in *placement.Inputs) { in.Nodes[0].Interfaces = nil }, ""},
+		{"the holder's interface has left the subnet", "a b c", func(in *placement.Inputs) {
+			in.Nodes[0].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.9.0.7/24")}
+		}, ""},
 		{"the holder has not reported", "a b c", func(in *placement.Inputs) {
 			in.Entries[0].ReportedState = v1.StatePending
 		}, ""},
@@ -112,6 +115,26 @@ func TestPlanAskingOfSome(t *testing.T) {
 	plans := placement.PlanAsking(inputs)
 	if len(plans) != 1 || len(plans[0].Asking.Addresses) != 1 || plans[0].Asking.Addresses[0].Address != "10.0.0.3" {
 		t.Errorf("%+v", plans)
+	}
+}
+
+// An asker that asks for addresses with different others has a plan for each of these groups, by keys of their own.
+func TestPlanAskingOfGroups(t *testing.T) {
+	inputs := asked(t, "a b c", 2)
+	addr := netip.MustParseAddr("fd00::1")
+	inputs.Addresses[1].Addr, inputs.Entries[1].Addr, inputs.Entries[1].Spec.Address = addr, addr, addr.String()
+	inputs.Nodes[1].Interfaces[0].Subnets[0] = netip.MustParsePrefix("10.0.0.0/24") // no IPv4 address of its own
+	var got []string
+	for _, p := range placement.PlanAsking(inputs) {
+		text := p.Asker + " " + p.LinkKey + ":"
+		for _, a := range p.Asking.Addresses {
+			text += " " + a.Address
+		}
+		got = append(got, text)
+	}
+	want := []string{"b a/eth0/eth0: fd00::1", "c a/eth0/eth0: fd00::1", "c a/eth0/eth0+: 10.0.0.1"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

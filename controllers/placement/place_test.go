@@ -230,6 +230,14 @@ func TestTransitions(t *testing.T) {
 			name: "claimant that is silent answers for long", nodes: "a b",
 			entries: []string{"a 1 leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover",
 		},
+		{
+			name: "claimant that is gone answers, and nobody knows whose entry it was", nodes: "b",
+			entries: []string{"a 1 leaving", "b 2 Waiting"}, want: "b 2 Probe",
+		},
+		{
+			name: "claimant whose entry is not revoked yet answers for long", nodes: "a b",
+			entries: []string{"a 1 waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe",
+		},
 		{name: "claimant failed", nodes: "a b", entries: []string{"a 1 Failed"}, want: "a 1 Probe, b 2 Probe"},
 		{name: "all failed: none is asked again", nodes: "a b", entries: []string{"a 1 Failed", "b 2 Failed"},
 			want:     "a 1 Probe, b 2 Probe",
@@ -568,6 +576,14 @@ func TestTransitions(t *testing.T) {
 		{
 			name: "not cordoned any more, before another has it", nodes: "a b", entries: []string{"a 1 Announced leaving"},
 			want: "a 1 Probe",
+		},
+		{
+			name: "cordoned, and no other node has the Virtual address yet", nodes: "a:cordoned b", remote: true, serves: "a b",
+			entries: []string{"a 0 Virtual Announced"}, want: "a Virtual, b Virtual",
+		},
+		{
+			name: "cordoned, and without an endpoint", nodes: "a:cordoned b", remote: true, serves: "b",
+			entries: []string{"a 0 Virtual Announced"}, want: "b Virtual",
 		},
 		{name: "all are cordoned", nodes: "a:cordoned b:cordoned", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
 		{name: "all are cordoned, and it is new", nodes: "b:cordoned", want: "b 1 Probe"},

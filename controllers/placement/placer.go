@@ -39,6 +39,8 @@ type placer struct {
 	localCountOfGroupDomain map[GroupDomain]int
 	// held are the Local addresses that stay with their holders, in the order of addresses.
 	held map[holderLink][]*heldAddress
+	// watchedLinks is how many links of holders a node watches, as a successor of addresses there.
+	watchedLinks map[string]int
 	// nodesOfSubnet are the nodes with an interface in a subnet, and subnetLengths the lengths of these subnets. Both
 	// are nil until asked for.
 	nodesOfSubnet map[netip.Prefix][]*Node
@@ -79,6 +81,7 @@ func newPlacerWithoutEntries(inputs Inputs) *placer {
 		hasSuccessorClaim:       map[netip.Addr]bool{},
 		localCount:              map[int]int{},
 		localCountOfNode:        map[int]map[string]int{32: {}, 128: {}},
+		watchedLinks:            map[string]int{},
 		localCountOfGroupDomain: map[GroupDomain]int{},
 		held:                    map[holderLink][]*heldAddress{},
 		witnessesOfSubnet:       map[netip.Prefix][]*Node{},

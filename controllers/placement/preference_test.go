@@ -2,10 +2,12 @@ package placement_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -181,7 +183,13 @@ func TestPreferenceMovesNothing(t *testing.T) {
 		"a is annotated purelb.io/handover; c has weight 0, and b has 100" {
 		t.Errorf("asked for: %+v", move)
 	}
+	inputs.Nodes[0].AddressToHandOver = netip.Addr{}
 	preferring(t, &inputs, "", "zone")
+	verdict, _ = placement.ExplainAddress(inputs, addr)
+	if got, want := verdict.Nodes[1].Why, could+"zone=2 has 0 of ServiceGroup g)"; got != want {
+		t.Errorf("without weights: %s, want %s", got, want)
+	}
+	inputs.Nodes[0].AddressToHandOver = addr
 	inputs.Addresses = append(inputs.Addresses, inputs.Addresses[0])
 	inputs.Addresses[1].Addr = netip.MustParseAddr("10.0.0.2")
 	inputs.Entries = append(inputs.Entries, entry(t, inputs.Addresses[1].Addr, "c 1 Announced"))
@@ -231,6 +239,97 @@ func TestPreferredSuccessorOfMany(t *testing.T) {
 			if len(e.Successors) != 2 || e.Successors[0].NodeName != "c" {
 				t.Errorf("round %d: successors of %s are %v, want c first", round, e.Addr, e.Successors)
 			}
+		}
+		realise(&inputs, &result)
+	}
+}
+
+// TestPreferredWatchers prefers two of nine nodes: they are among the four that watch node a, and the first successors
+// of its addresses, but for one that they may not take.
+func TestPreferredWatchers(t *testing.T) {
+	for _, preferred := range []string{"bc", "ef", "gj", "ij"} {
+		inputs := held(t, "a b c d e f g h i j", 8)
+		labelNodes(&inputs, preferred[:1]+"=fast "+preferred[1:]+"=fast")
+		preferring(t, &inputs, "fast=1", "")
+		inputs.Addresses[7].ServingNodes = map[string]bool{"a": true, "d": true, "h": true}
+		result := placement.Place(inputs)
+		watchers := map[string]bool{}
+		for i, e := range result.Entries["a"] {
+			for _, s := range e.Successors {
+				watchers[s.NodeName] = true
+			}
+			if len(e.Successors) != 2 || i < 7 && !strings.Contains(preferred, e.Successors[0].NodeName) {
+				t.Errorf("%s preferred: successors of %s are %v", preferred, e.Addr, e.Successors)
+			}
+		}
+		if len(watchers) != 4 {
+			t.Errorf("%s preferred: %v watch, want 4", preferred, watchers)
+		}
+	}
+}
+
+// TestPreferredNodeWatchesNotAll prefers one of 30 nodes, each of the others of which has an address: it watches 16 of
+// them for that, and one or two others by its turn, whether all need successors at once or half of them later.
+func TestPreferredNodeWatchesNotAll(t *testing.T) {
+	const count = 30
+	inputs := placement.Inputs{NamesSuccessors: true}
+	for i := range count {
+		n := healthy("a")
+		n.Name = fmt.Sprint("node", i)
+		n.Interfaces[0].Subnets[0] = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + i)}), 24)
+		inputs.Nodes = append(inputs.Nodes, n)
+		if i == 0 {
+			continue
+		}
+		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+		inputs.Addresses = append(
+			inputs.Addresses, placement.Address{Addr: addr, PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}},
+		)
+		e := entry(t, addr, "a 1 Announced observed")
+		e.Node, e.UnchangedFor = n.Name, time.Minute
+		inputs.Entries = append(inputs.Entries, e)
+	}
+	inputs.Nodes[0].Labels = map[string]string{"fast": ""}
+	preferring(t, &inputs, "fast=1", "")
+	for atFirst, want := range map[int]int{count / 2: 16 + 1, count - 1: 16 + 2} {
+		in := inputs
+		in.Addresses, in.Entries = inputs.Addresses[:atFirst], slices.Clone(inputs.Entries[:atFirst])
+		result := placement.Place(in)
+		realise(&in, &result)
+		in.Addresses, in.Entries = inputs.Addresses, append(in.Entries, inputs.Entries[atFirst:]...)
+		for round := range 2 {
+			watched := 0
+			result := placement.Place(in)
+			for i := range in.Addresses {
+				if strings.Contains(successorsOf(&result, in.Addresses[i].Addr), "node0 ") {
+					watched++
+				}
+			}
+			if watched != want {
+				t.Errorf("%d at first, round %d: it watches %d nodes, want %d", atFirst, round, watched, want)
+			}
+			realise(&in, &result)
+		}
+	}
+}
+
+// TestSecondPreferredSuccessor prefers node e as well as node c, which is the first successor for all addresses of node
+// a: the two become it for two addresses each, and no other node does.
+func TestSecondPreferredSuccessor(t *testing.T) {
+	inputs := held(t, "a b c d e", 4)
+	labelNodes(&inputs, "c=fast")
+	preferring(t, &inputs, "fast=1", "")
+	for round, want := range []map[string]int{{"c": 4}, {"c": 4}, {"c": 2, "e": 2}, {"c": 2, "e": 2}} {
+		if round == 2 {
+			labelNodes(&inputs, "e=fast")
+		}
+		result := placement.Place(inputs)
+		first := map[string]int{}
+		for _, e := range result.Entries["a"] {
+			first[e.Successors[0].NodeName]++
+		}
+		if !maps.Equal(first, want) {
+			t.Errorf("round %d: %v, want %v", round, first, want)
 		}
 		realise(&inputs, &result)
 	}

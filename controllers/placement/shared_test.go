@@ -229,23 +229,28 @@ func TestExcludedNodesGetNothingNew(t *testing.T) {
 		name, nodes string
 		entries     []string
 		shared      []placement.SharedEntry
-		want        string
+		want        string // with shared entries
+		wantOwn     string // the nodes with entries of their own
 	}{
-		{"it has none", "a b:excluded,withdrawing", nil, nil, "a Virtual"},
+		{"it has none", "a b:excluded,withdrawing", nil, nil, "a Virtual", "a"},
 		{
 			"it has one", "a b:excluded,withdrawing", []string{"a 1 Announced Virtual", "b 1 Announced Virtual"}, nil,
-			"a Virtual, b Virtual",
+			"a Virtual, b Virtual", "a b",
 		},
 		{
 			"its routes are withdrawn", "a b:excluded", []string{"a 1 Announced Virtual", "b 1 Announced Virtual"}, nil,
-			"a Virtual",
+			"a Virtual", "a",
 		},
 		{
 			"all nodes had it", "a:shares b:excluded,withdrawing,shares", nil, []placement.SharedEntry{shared},
-			"a Virtual, b Virtual",
+			"a Virtual, b Virtual", "a b",
 		},
 		{
-			"all other nodes had it", "a:shares b:excluded,withdrawing", nil, []placement.SharedEntry{shared}, "a Virtual",
+			"all other nodes had it", "a:shares b:excluded,withdrawing", nil, []placement.SharedEntry{shared}, "a Virtual", "a",
+		},
+		{
+			"all nodes of another LBNodeAgent had it", "a b:excluded,withdrawing,shares", nil,
+			[]placement.SharedEntry{{LBNodeAgent: "other", Addr: addr, Spec: shared.Spec}}, "a Virtual", "a",
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -255,8 +260,13 @@ func TestExcludedNodesGetNothingNew(t *testing.T) {
 			for _, e := range row.entries {
 				in.Entries = append(in.Entries, entry(t, addr, e))
 			}
-			if got := show(placement.Place(in)); got != row.want {
+			result := placement.Place(in)
+			if got := show(result); got != row.want {
 				t.Errorf("%s, not %s", got, row.want)
+			}
+			maps.DeleteFunc(result.Entries, func(_ string, entries []placement.Placed) bool { return len(entries) == 0 })
+			if got := strings.Join(slices.Sorted(maps.Keys(result.Entries)), " "); got != row.wantOwn {
+				t.Errorf("%s have entries of their own, not %s", got, row.wantOwn)
 			}
 		})
 	}

@@ -581,6 +581,10 @@ func TestDescribeSuccessors(t *testing.T) {
 			want: []v1.StandbyNode{{NodeName: "b", MACs: []string{"mac-b"}}, {NodeName: "c", MACs: []string{"mac-c"}}},
 		},
 		{
+			name: "who contests is gone, and another one claims", nodes: "a:expired c d e f", change: contests("b", 2, false),
+			claims: []string{"c 3"}, want: []v1.StandbyNode{reached("c")},
+		},
+		{
 			name: "the MAC addresses on the link come first", nodes: "a b",
 			change: func(f *placement.Inputs) {
 				f.Nodes[1].Interfaces = []placement.Interface{

@@ -18,6 +18,9 @@ const (
 	// maxWatchers is how many nodes watch a node on one of its links at most: all
 	// successors of the addresses that the node holds there are among them.
 	maxWatchers = 4
+	// maxPreferredLinks is how many links of nodes a node watches at most because groups prefer it: few may be preferred,
+	// and the addresses may be on many others.
+	maxPreferredLinks = 16
 	// successorDelay is how long a holder has had an address before its successors are
 	// named. Successors of many new addresses are thus written together, and no address
 	// waits for a write that names the successors of another.
@@ -68,14 +71,20 @@ func (p *placer) noteHeld(a *Address, e *judgedEntry) {
 // The entry of the holder is where they are named: its Announcement is written only if it is
 // still as it was read, so that no two leaders reserve one epoch for two nodes.
 func (p *placer) nameSuccessors() {
-	for _, link := range slices.SortedFunc(maps.Keys(p.held), func(x, y holderLink) int {
+	links := slices.SortedFunc(maps.Keys(p.held), func(x, y holderLink) int {
 		return cmp.Or(cmp.Compare(x.holder, y.holder), cmp.Compare(x.iface, y.iface))
-	}) {
-		held := p.held[link]
-		for _, h := range held {
+	})
+	for _, link := range links {
+		for _, h := range p.held[link] {
 			h.namedSuccessors = p.remainingSuccessors(h)
 			h.lacksFreshSuccessor = p.lacksFreshSuccessor(h)
 		}
+		for name := range namedWatchers(p.held[link]) {
+			p.watchedLinks[name]++
+		}
+	}
+	for _, link := range links {
+		held := p.held[link]
 		watchers := p.chooseWatchers(link, held)
 		for _, h := range held {
 			if h.lacksFreshSuccessor && mayAnyBeNamed(h, watchers) {
@@ -142,15 +151,12 @@ func (p *placer) hasClaimed(s v1.Successor, a *Address) bool {
 
 // chooseWatchers returns the nodes that may be successors on a link, by name: those that are
 // successors already, and up to maxWatchers in all of those that may take most of the
-// addresses which have too few of them.
+// addresses which have too few of them, and of these the ones that are preferred.
 func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string]*Node {
-	watchers, mentions, isComplete, needsOthers := map[string]*Node{}, map[string]int{}, true, false
+	watchers, mentions, isComplete, needsOthers := map[string]*Node{}, namedWatchers(held), true, false
 	for _, h := range held {
 		isComplete = isComplete && len(h.namedSuccessors) == v1.MaxSuccessorsPerAddress && !h.lacksFreshSuccessor
 		needsOthers = needsOthers || h.lacksFreshSuccessor
-		for _, s := range h.namedSuccessors {
-			mentions[s.NodeName]++
-		}
 	}
 	byMentions := slices.SortedFunc(maps.Keys(mentions), func(x, y string) int {
 		return cmp.Or(cmp.Compare(mentions[y], mentions[x]), cmp.Compare(x, y))
@@ -180,12 +186,24 @@ func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string
 		}
 		best := slices.MaxFunc(candidates, watchCandidate.compare).node
 		watchers[best.Name] = best
+		p.watchedLinks[best.Name]++
 		candidates = slices.DeleteFunc(candidates, func(c watchCandidate) bool { return c.node == best })
 		for i := range candidates {
 			candidates[i].gain = 0
 		}
 	}
 	return watchers
+}
+
+// namedWatchers returns the nodes that are named as successors of some addresses, each with of how many.
+func namedWatchers(held []*heldAddress) map[string]int {
+	mentions := map[string]int{}
+	for _, h := range held {
+		for _, s := range h.namedSuccessors {
+			mentions[s.NodeName]++
+		}
+	}
+	return mentions
 }
 
 // areAllExpired reports whether the Leases of all of some nodes have expired.
@@ -197,29 +215,35 @@ func areAllExpired(nodes map[string]*Node) bool {
 type watchCandidate struct {
 	node  *Node
 	score uint64
-	// mayTake says which of the addresses that lack watchers the node may be named for, and gain is how many of these
-	// lack some still.
+	// mayTake says which of the addresses that lack watchers the node may be named for, weight is how much it is
+	// preferred for these, and gain is how many of them lack some still.
 	mayTake []bool
+	weight  int
 	gain    int
 }
 
 func (c watchCandidate) compare(other watchCandidate) int {
 	return cmp.Or(
-		cmp.Compare(c.gain, other.gain), cmp.Compare(c.score, other.score), cmp.Compare(other.node.Name, c.node.Name),
+		cmp.Compare(c.gain, other.gain), cmp.Compare(c.weight, other.weight), cmp.Compare(c.score, other.score),
+		cmp.Compare(other.node.Name, c.node.Name),
 	)
 }
 
-// watchCandidates are the nodes that may be named as successors for any of the addresses. lacking are those of
-// the addresses that have too few watchers. NotReady nodes are only among them if there are no others.
+// watchCandidates are the nodes that may be named as successors for any of the addresses. lacking are those of the
+// addresses that have too few watchers. NotReady nodes are only among them if there are no others. A node that watches
+// very many links is not preferred.
 func (p *placer) watchCandidates(link holderLink, held, lacking []*heldAddress) []watchCandidate {
 	onLink := p.nodesInSubnetsOf(held)
 	candidates := make([]watchCandidate, 0, len(onLink))
 	mayTake := make([]bool, len(onLink)*len(lacking))
 	for _, n := range onLink {
+		mayPrefer := p.watchedLinks[n.Name] < maxPreferredLinks
 		c := watchCandidate{node: n, mayTake: mayTake[:len(lacking)]}
 		mayTake = mayTake[len(lacking):]
 		for k, h := range lacking {
-			c.mayTake[k] = mayBeSuccessor(n, h)
+			if c.mayTake[k] = mayBeSuccessor(n, h); c.mayTake[k] && mayPrefer {
+				c.weight += h.address.WeightOf(n)
+			}
 		}
 		if slices.Contains(c.mayTake, true) ||
 			slices.ContainsFunc(held, func(h *heldAddress) bool { return mayBeSuccessor(n, h) }) {
@@ -303,45 +327,29 @@ func mayBeSuccessor(n *Node, h *heldAddress) bool {
 	return n != h.holder && !n.IsFailoverDisabled && reasonAgainst(n, h.address, h.checks) == ""
 }
 
-// mayBeSuccessorOnceFresh reports so of a node whose agent renews its Lease as soon as it does: the ranks of the other
-// nodes are the same while an agent restarts.
-func mayBeSuccessorOnceFresh(n *Node, h *heldAddress) bool {
-	fresh := *n
-	fresh.Liveness = Fresh
-	return n != h.holder && mayBeSuccessor(&fresh, h)
+// rankChoice chooses the successors of one rank for the addresses on a link.
+type rankChoice struct {
+	rank     int
+	held     []*heldAddress
+	watchers map[string]*Node
+	// share is for how many addresses a watcher is of this rank at the most, as long as there are others, and count for
+	// how many it is already.
+	share int
+	count map[string]int
 }
 
-// chooseSuccessorsOfRank chooses the successors of one rank. A named one remains, be it of another rank
-// until now, unless it would be of the first rank for more than its share: the addresses of a
-// dead node are spread over its watchers, unless one of these is preferred to all others.
+// chooseSuccessorsOfRank chooses the successors of one rank. A named one remains, be it of another rank until now,
+// unless it would be of the first rank for more than its share, or become so although others are preferred: the
+// addresses of a dead node are spread over its watchers, unless one of these is preferred to all others.
 func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*Node) {
 	if len(watchers) == 0 {
 		return
 	}
-	share, count := (len(held)+len(watchers)-1)/len(watchers), map[string]int{}
-	choose := func(h *heldAddress, name string) {
-		h.chosenByRank[rank] = name
-		count[name]++
-	}
-	isChosen := func(h *heldAddress, name string) bool { return slices.Contains(h.chosenByRank[:rank], name) }
-	takersOf := func(h *heldAddress, mayTake func(*Node, *heldAddress) bool) (takers []string) {
-		for name, n := range watchers {
-			if !isChosen(h, name) && (v1.ReservedEpochOf(h.namedSuccessors, name) != 0 || mayTake(n, h)) {
-				takers = append(takers, name)
-			}
-		}
-		return takers
-	}
-	isPreferredToAll := func(h *heldAddress, name string) bool {
-		return !slices.ContainsFunc(takersOf(h, mayBeSuccessorOnceFresh), func(other string) bool {
-			return other != name && h.address.WeightOf(watchers[other]) >= h.address.WeightOf(watchers[name])
-		})
-	}
+	c := &rankChoice{rank, held, watchers, (len(held) + len(watchers) - 1) / len(watchers), map[string]int{}}
 	for _, h := range held {
 		for _, s := range h.namedSuccessors {
-			if watchers[s.NodeName] != nil && !isChosen(h, s.NodeName) &&
-				(rank > 0 || count[s.NodeName] < share || isPreferredToAll(h, s.NodeName)) {
-				choose(h, s.NodeName)
+			if watchers[s.NodeName] != nil && !c.isChosen(h, s.NodeName) && (rank > 0 || c.mayBeFirst(h, s.NodeName)) {
+				c.choose(h, s.NodeName)
 				break
 			}
 		}
@@ -350,19 +358,65 @@ func chooseSuccessorsOfRank(rank int, held []*heldAddress, watchers map[string]*
 		if h.chosenByRank[rank] != "" {
 			continue
 		}
-		takers := takersOf(h, mayBeSuccessor)
-		if len(takers) == 0 {
-			continue
+		if best := c.bestTaker(h); best != "" {
+			c.choose(h, best)
 		}
-		choose(h, slices.MaxFunc(takers, func(x, y string) int {
-			return cmp.Or(
-				cmp.Compare(h.address.WeightOf(watchers[x]), h.address.WeightOf(watchers[y])),
-				cmp.Compare(max(count[y]+1-share, 0), max(count[x]+1-share, 0)),
-				cmp.Compare(rendezvousScore(x, h.address.Addr), rendezvousScore(y, h.address.Addr)),
-				cmp.Compare(y, x),
-			)
-		}))
 	}
+}
+
+func (c *rankChoice) choose(h *heldAddress, name string) {
+	h.chosenByRank[c.rank] = name
+	c.count[name]++
+}
+
+// isChosen reports whether a watcher is the successor of an earlier rank.
+func (c *rankChoice) isChosen(h *heldAddress, name string) bool {
+	return slices.Contains(h.chosenByRank[:c.rank], name)
+}
+
+// isTaker reports whether a watcher may be of this rank: it is named already, or may be.
+func (c *rankChoice) isTaker(h *heldAddress, name string) bool {
+	return !c.isChosen(h, name) &&
+		(v1.ReservedEpochOf(h.namedSuccessors, name) != 0 || mayBeSuccessor(c.watchers[name], h))
+}
+
+// mayBeFirst reports whether a named successor remains, or comes to be, of the first rank before it is known who else
+// does: the one that is so already, and any other only if no watcher is preferred to it.
+func (c *rankChoice) mayBeFirst(h *heldAddress, name string) bool {
+	isFirst := h.stored.Spec.Successors[0].NodeName == name
+	return c.count[name] < c.share && (isFirst || !c.isOutweighed(h, name))
+}
+
+// isOutweighed reports whether another watcher that may take an address is preferred to one.
+func (c *rankChoice) isOutweighed(h *heldAddress, name string) bool {
+	weight := h.address.WeightOf(c.watchers[name])
+	for other, n := range c.watchers {
+		if h.address.WeightOf(n) > weight && c.isTaker(h, other) {
+			return true
+		}
+	}
+	return false
+}
+
+// bestTaker returns the watcher that is to be of this rank for an address; nothing if none may take it.
+func (c *rankChoice) bestTaker(h *heldAddress) string {
+	var takers []string
+	for name := range c.watchers {
+		if c.isTaker(h, name) {
+			takers = append(takers, name)
+		}
+	}
+	if len(takers) == 0 {
+		return ""
+	}
+	return slices.MaxFunc(takers, func(x, y string) int {
+		return cmp.Or(
+			cmp.Compare(h.address.WeightOf(c.watchers[x]), h.address.WeightOf(c.watchers[y])),
+			cmp.Compare(max(c.count[y]+1-c.share, 0), max(c.count[x]+1-c.share, 0)),
+			cmp.Compare(rendezvousScore(x, h.address.Addr), rendezvousScore(y, h.address.Addr)),
+			cmp.Compare(y, x),
+		)
+	})
 }
 
 // writeSuccessors writes the chosen successors into the entry that the holder is to have. A

@@ -62,6 +62,14 @@ func successorsOf(result *placement.Result, a netip.Addr) string {
 	return strings.Join(named, ", ")
 }
 
+// preferringNode has all addresses prefer one node.
+func preferringNode(t *testing.T, name string) func(*placement.Inputs) {
+	return func(f *placement.Inputs) {
+		labelNodes(f, name+"=fast")
+		preferring(t, f, "fast=1", "")
+	}
+}
+
 func TestSuccessors(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	for _, row := range []struct {
@@ -136,6 +144,23 @@ func TestSuccessors(t *testing.T) {
 		{
 			name: "the holder itself", nodes: "a b c",
 			named: []v1.Successor{{NodeName: "a", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, b 4"},
+		},
+		{
+			name: "a preferred one comes in the place of the first", nodes: "a b:dead c d",
+			named:  []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
+			change: preferringNode(t, "d"), want: []string{"d 4, c 3"},
+		},
+		{
+			name: "a preferred one comes later", nodes: "a b c d",
+			named:  []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
+			change: preferringNode(t, "d"), want: []string{"b 2, c 3"},
+		},
+		{
+			name: "an excluded one has claimed the address by an earlier epoch", nodes: "a b:excluded c d",
+			named: []v1.Successor{{NodeName: "b", Epoch: 5}, {NodeName: "c", Epoch: 6}},
+			change: func(f *placement.Inputs) {
+				f.SuccessorClaims = []placement.SuccessorClaim{{Node: "b", Holder: "d", Addr: addr, Epoch: 2}}
+			}, want: []string{"c 6, d 7"},
 		},
 		{
 			name: "a holder of a moment", nodes: "a b c",
@@ -344,6 +369,69 @@ func TestWatchersSuffice(t *testing.T) {
 	}
 }
 
+// TestMostNamedWatch has five successors of the addresses of a node, of which four may watch: those that are named for
+// most addresses stay. Of node e, which goes, nothing is left, also where no other node may have the address.
+func TestMostNamedWatch(t *testing.T) {
+	named := []string{"bf", "cf", "df", "ef", "bc", "bd", "e"}
+	inputs := held(t, "a b c d e f", len(named))
+	for i, names := range named {
+		e := &inputs.Entries[i].Spec
+		for k := range names {
+			e.Successors, e.HighestEpoch = append(e.Successors, v1.Successor{NodeName: names[k : k+1], Epoch: int64(k + 2)}), 3
+		}
+	}
+	last := len(named) - 1
+	inputs.Addresses[last].ServingNodes = map[string]bool{"a": true, "e": true}
+	result := placement.Place(inputs)
+	for i, names := range named {
+		got := successorsOf(&result, inputs.Addresses[i].Addr)
+		if count := len(strings.Split(got, ", ")); strings.Contains(got, "e ") || (got == "") != (i == last) || count > 2 {
+			t.Errorf("%s of %s has %q", inputs.Addresses[i].Addr, names, got)
+		}
+		for _, s := range inputs.Entries[i].Spec.Successors {
+			if s.NodeName != "e" && !strings.Contains(got, fmt.Sprintf("%s %d", s.NodeName, s.Epoch)) {
+				t.Errorf("%s of %s has %q, without %s", inputs.Addresses[i].Addr, names, got, s.NodeName)
+			}
+		}
+	}
+}
+
+// TestSecondBecomesFirst has four addresses with the same two successors: of one of them the second becomes the first,
+// whatever other node ranks higher for the address.
+func TestSecondBecomesFirst(t *testing.T) {
+	for last := range byte(20) {
+		inputs := held(t, "a b c d e", 4)
+		for i, host := range []byte{1, 2 + last, 100, 101} {
+			addr, e := netip.AddrFrom4([4]byte{10, 0, 0, host}), &inputs.Entries[i]
+			inputs.Addresses[i].Addr, e.Addr, e.Spec.Address = addr, addr, addr.String()
+			e.Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}
+			e.Spec.HighestEpoch = 3
+		}
+		result := placement.Place(inputs)
+		for i, want := range []string{"b 2, c 3", "c 3, b 2"} {
+			if got := successorsOf(&result, inputs.Addresses[i].Addr); got != want {
+				t.Errorf("%s has %q, want %q", inputs.Addresses[i].Addr, got, want)
+			}
+		}
+	}
+}
+
+// TestEarlySpread has the addresses of a node spread over its successors also while no further ones may be named.
+func TestEarlySpread(t *testing.T) {
+	inputs := held(t, "a b c", 2)
+	for i := range inputs.Entries {
+		e := &inputs.Entries[i]
+		e.Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}
+		e.Spec.HighestEpoch, e.UnchangedFor = 3, 0
+	}
+	result := placement.Place(inputs)
+	for i, want := range []string{"b 2, c 3", "c 3, b 2"} {
+		if got := successorsOf(&result, inputs.Addresses[i].Addr); got != want {
+			t.Errorf("%s has %q, want %q", inputs.Addresses[i].Addr, got, want)
+		}
+	}
+}
+
 // TestSuccessorsDeadline looks again when a holder has had its address for a second.
 func TestSuccessorsDeadline(t *testing.T) {
 	for unchanged, want := range map[time.Duration]time.Duration{
@@ -445,6 +533,23 @@ func TestAllWatchersExpire(t *testing.T) {
 			if row.replaced[i] && (!isReplaced || i == 3 && strings.Contains(got, "e ")) || !row.replaced[i] && got != before {
 				t.Errorf("%s: address %d has %s, and had %s; want others %t", row.nodes, i, got, before, row.replaced[i])
 			}
+		}
+	}
+}
+
+// TestExpiredWatchersAreReplacedInTime has the Leases of all four watchers of a node expire, of whose addresses one has
+// no successor yet: no fifth node watches before it is time to replace one of the four.
+func TestExpiredWatchersAreReplacedInTime(t *testing.T) {
+	inputs := held(t, "a b:expired c:expired d:expired e:expired f g h i j", 3)
+	for i, names := range []string{"bc", "de"} {
+		e := &inputs.Entries[i]
+		e.Spec.Successors = []v1.Successor{{NodeName: names[:1], Epoch: 2}, {NodeName: names[1:], Epoch: 3}}
+		e.Spec.HighestEpoch, e.UnchangedFor = 3, 0
+	}
+	result := placement.Place(inputs)
+	for i, want := range []string{"b 2, c 3", "d 2, e 3", ""} {
+		if got := successorsOf(&result, inputs.Addresses[i].Addr); got != want {
+			t.Errorf("%s has %q, want %q", inputs.Addresses[i].Addr, got, want)
 		}
 	}
 }
