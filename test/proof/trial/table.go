@@ -63,17 +63,21 @@ func target(command string) string {
 }
 
 // replaces says whether the rows of a command are replaced by the results of another one: of the
-// same target as a whole, or with the same ROWS.
+// same target with the same FEATURE_GATES, as a whole or with the same ROWS.
 func replaces(command, old string) bool {
 	part := rowsOf(command)
-	return target(command) == target(old) && (part == "" || part == rowsOf(old))
+	isSame := target(command) == target(old) && variable(command, "FEATURE_GATES") == variable(old, "FEATURE_GATES")
+	return isSame && (part == "" || part == rowsOf(old))
 }
 
 // rowsOf returns which experiments a command runs: the value of ROWS, empty for all of them.
-func rowsOf(command string) string {
+func rowsOf(command string) string { return variable(command, "ROWS") }
+
+// variable returns the value that a command gives a variable of make, without quotes; empty if it gives none.
+func variable(command, name string) string {
 	for _, field := range strings.Fields(command) {
-		if rows, ok := strings.CutPrefix(field, "ROWS="); ok {
-			return strings.Trim(rows, "'")
+		if value, ok := strings.CutPrefix(field, name+"="); ok {
+			return strings.Trim(value, "'")
 		}
 	}
 	return ""

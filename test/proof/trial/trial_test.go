@@ -445,11 +445,11 @@ func TestFormatFigures(t *testing.T) {
 	}
 }
 
+// pageStep is a command that was run, and those whose results are in the page afterwards.
+type pageStep struct{ ran, left string }
+
 func TestUpdatePageOfSomeRows(t *testing.T) {
-	page := "<!-- results: begin -->\n<!-- results: end -->\n"
-	for _, step := range []struct {
-		ran, left string // commands
-	}{
+	updatePage(t, []pageStep{
 		{"make proof-failover ROWS=a", "make proof-failover ROWS=a"},
 		{"make proof-failover ROWS=b", "make proof-failover ROWS=a,make proof-failover ROWS=b"},
 		{"make proof-failover ROWS=a SEED=2", "make proof-failover ROWS=b,make proof-failover ROWS=a SEED=2"},
@@ -464,7 +464,26 @@ func TestUpdatePageOfSomeRows(t *testing.T) {
 		},
 		{"make proof-bgp", "make proof-bgp,make proof-failover ROWS=b,make proof-failover ROWS=a SEED=2"},
 		{"make proof-failover", "make proof-bgp,make proof-failover"},
-	} {
+	})
+}
+
+// Results with feature gates stand beside those without.
+func TestUpdatePageOfGates(t *testing.T) {
+	const with, without = "make proof-failover FEATURE_GATES=A=true ROWS=a", "make proof-failover ROWS=a"
+	updatePage(t, []pageStep{
+		{without, without},
+		{with, without + "," + with},
+		{with + " SEED=2", without + "," + with + " SEED=2"},
+		{without + " SEED=3", with + " SEED=2," + without + " SEED=3"},
+		{"make proof-failover FEATURE_GATES=A=true", without + " SEED=3,make proof-failover FEATURE_GATES=A=true"},
+	})
+}
+
+// updatePage adds the results of one command after the other to a page.
+func updatePage(t *testing.T, steps []pageStep) {
+	t.Helper()
+	page := "<!-- results: begin -->\n<!-- results: end -->\n"
+	for _, step := range steps {
 		var err error
 		if page, err = UpdatePage(page, []Result{someResult(step.ran, 1)}); err != nil {
 			t.Fatal(err)
