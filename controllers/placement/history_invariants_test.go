@@ -302,11 +302,13 @@ func (d *decision) checkVirtual(a *placement.Address) {
 		if !d.isVirtual(a) {
 			return // before any of its pool is announced it may become Local
 		}
+		if slices.ContainsFunc(d.inputs.Entries, func(e placement.Entry) bool {
+			return e.Addr == a.Addr && e.Spec.Type == v1.AnnounceLocal
+		}) {
+			return // a liar has made it Local, and it may be so until no node has it
+		}
 		for name, e := range after {
-			wasLocal := slices.ContainsFunc(d.inputs.Entries, func(e placement.Entry) bool {
-				return e.Addr == a.Addr && e.Spec.Type == v1.AnnounceLocal
-			})
-			d.must(virtualPool, e.Type == v1.AnnounceVirtual || wasLocal, "%s: Local on %s", a.Addr, name)
+			d.must(virtualPool, e.Type == v1.AnnounceVirtual, "%s: Local on %s", a.Addr, name)
 		}
 	}
 	for name, n := range d.nodes {
@@ -513,10 +515,15 @@ func (w *world) forgetEpochs() {
 	})
 }
 
+// isLocal reports whether a node is to have an address, as a Local one.
+func (w *world) isLocal(a netip.Addr) bool {
+	return slices.ContainsFunc(w.machines, func(m *machine) bool { return m.stored.entries[a].Type == v1.AnnounceLocal })
+}
+
 // isServed reports whether a Virtual address is to be on a node whatever happens.
 func (w *world) isServed(a netip.Addr, m *machine) bool {
 	isIn := m.LBNodeAgent != "" && !m.isNodeDeleted && !m.IsLeaving && !m.IsExcluded
-	return isIn && slices.ContainsFunc(w.addresses, func(b placement.Address) bool {
+	return isIn && !w.isLocal(a) && slices.ContainsFunc(w.addresses, func(b placement.Address) bool {
 		return b.Addr == a && isOfVirtualPool(&b) && serves(&b, m.Name, true)
 	})
 }
@@ -544,11 +551,8 @@ func (w *world) checkSettled() {
 	d := newDecision(w, &inputs, &w.last)
 	for i := range w.addresses {
 		a := &w.addresses[i]
-		isLocal := slices.ContainsFunc(w.machines, func(m *machine) bool {
-			return m.stored.entries[a.Addr].Type == v1.AnnounceLocal
-		})
 		switch {
-		case w.refusedByServer[a.Addr] || isOfVirtualPool(a) && isLocal: // a liar made it Local
+		case w.refusedByServer[a.Addr] || isOfVirtualPool(a) && w.isLocal(a.Addr): // a liar made it Local
 		case isOfVirtualPool(a):
 			d.checkSettledVirtual(a)
 		default:
@@ -574,12 +578,16 @@ func (d *decision) checkSettledVirtual(a *placement.Address) {
 }
 
 func (d *decision) checkSettledLocal(a *placement.Address) {
-	holder := holderOf(entriesBefore(d.inputs, a.Addr))
+	holder, waiting := holderOf(entriesBefore(d.inputs, a.Addr)), map[string]bool{}
+	for _, e := range entriesBefore(d.inputs, a.Addr) {
+		waiting[e.Node] = e.ReportedState == v1.StateWaiting
+	}
 	var can, has []string
 	isServedOn := false // by a kernel from which no node is to take over, or of which the manager does not know
 	for _, m := range d.machines {
 		works, isExpired := !m.isIdle && !m.isLiar && !m.isNodeDeleted, m.Liveness == placement.Expired
-		if m.Name == holder && !works && !m.isNodeDeleted && d.nodes.eligible(&m.Node, a) && serves(a, holder, false) {
+		isBelieved := (m.Name == holder || waiting[m.Name]) && !m.isNodeDeleted
+		if isBelieved && !works && d.nodes.eligible(&m.Node, a) && serves(a, m.Name, false) {
 			return // it may lie about itself, and the manager cannot know
 		}
 		if works && d.nodes.eligible(&m.Node, a) && serves(a, m.Name, true) && !m.refusedByKernel[a.Addr] {
@@ -595,9 +603,7 @@ func (d *decision) checkSettledLocal(a *placement.Address) {
 	isNowhere := len(has) == 0 && !isServedOn
 	d.must(oneHolder, len(has) <= 1, "%s: %v", a.Addr, has)
 	d.must(everPlaced, !isNowhere || len(can) == 0, "%s: %v could; %v", a.Addr, can, d.result.Unplaced[a.Addr])
-	waits := false // an agent that says so says why, also if it does nothing more afterwards
-	for _, e := range entriesBefore(d.inputs, a.Addr) {
-		waits = waits || e.ReportedState == v1.StateWaiting
-	}
+	// An agent that waits says why, also if it does nothing more afterwards.
+	waits := slices.Contains(slices.Collect(maps.Values(waiting)), true)
 	d.must(saysWhy, !isNowhere || waits || d.result.Unplaced[a.Addr].Reason != "", "%s", a.Addr)
 }
