@@ -474,7 +474,7 @@ func TestAddressConflict(t *testing.T) {
 		lease := fetch(g, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-node1"}})
 		g.Expect(lease.Spec.RenewTime).NotTo(BeNil())
 	}).Should(Succeed())
-	a.stop()
+	a.pause(true) // it renews its Lease: the address stays with the node for as long as the test looks
 	svc := service(t, "conflict", ofGroup("lan"))
 	g.Eventually(entries("node1")).Should(Equal([]string{"node1 10.42.0.1/32 eth0 Local 1"}))
 	ann := announcement(g, "node1")
