@@ -63,9 +63,10 @@ func endUnacknowledged(_, _ string, c syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// PingAPIServer makes the clients of this process that are made afterwards ping an API server from which nothing has
-// come for a second (client-go reads the variable, unless somebody has set it). Where the network is cut, the ping is
-// not acknowledged, so that an agent that seldom renews its Lease finds out in two seconds. A ping is no request.
+// PingAPIServer sets the environment variable by which client-go decides after how many seconds of silence a client
+// pings the API server: one, unless the variable is set already. Call it before clients are made. When the network is
+// cut, the API server does not acknowledge the ping, and so an agent that seldom renews its Lease finds out in two
+// seconds. The API server does not count a ping as a request.
 func PingAPIServer() error {
 	const seconds = "HTTP2_READ_IDLE_TIMEOUT_SECONDS"
 	if os.Getenv(seconds) != "" {

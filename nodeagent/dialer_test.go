@@ -65,7 +65,7 @@ func TestUnacknowledgedConnection(t *testing.T) {
 	}
 }
 
-// failingConn is a connection whose reads and writes fail with an error.
+// failingConn is a connection: Read and Write return err, which may be nil, and do nothing else.
 type failingConn struct {
 	net.Conn
 	err error

@@ -268,8 +268,9 @@ func TestPreferredWatchers(t *testing.T) {
 	}
 }
 
-// TestPreferredNodeWatchesNotAll prefers one of 30 nodes, each of the others of which has an address: it watches 16 of
-// them for that, and one or two others by its turn, whether all need successors at once or half of them later.
+// TestPreferredNodeWatchesNotAll has a ServiceGroup prefer node0, while each of 29 other nodes has an address. node0
+// watches 16 of these nodes because it is preferred, and one or two more by its hash, as any node does. That is so
+// whether all addresses need successors at once, or half of them later.
 func TestPreferredNodeWatchesNotAll(t *testing.T) {
 	const count = 30
 	inputs := placement.Inputs{NamesSuccessors: true}

@@ -74,18 +74,20 @@ func (p *placer) nameSuccessors() {
 	links := slices.SortedFunc(maps.Keys(p.held), func(x, y holderLink) int {
 		return cmp.Or(cmp.Compare(x.holder, y.holder), cmp.Compare(x.iface, y.iface))
 	})
+	mentions := map[holderLink]map[string]int{}
 	for _, link := range links {
 		for _, h := range p.held[link] {
 			h.namedSuccessors = p.remainingSuccessors(h)
 			h.lacksFreshSuccessor = p.lacksFreshSuccessor(h)
 		}
-		for name := range namedWatchers(p.held[link]) {
+		mentions[link] = countMentions(p.held[link])
+		for name := range mentions[link] {
 			p.watchedLinks[name]++
 		}
 	}
 	for _, link := range links {
 		held := p.held[link]
-		watchers := p.chooseWatchers(link, held)
+		watchers := p.chooseWatchers(link, held, mentions[link])
 		for _, h := range held {
 			if h.lacksFreshSuccessor && mayAnyBeNamed(h, watchers) {
 				h.namedSuccessors = nil
@@ -151,9 +153,10 @@ func (p *placer) hasClaimed(s v1.Successor, a *Address) bool {
 
 // chooseWatchers returns the nodes that may be successors on a link, by name: those that are
 // successors already, and up to maxWatchers in all of those that may take most of the
-// addresses which have too few of them, and of these the ones that are preferred.
-func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string]*Node {
-	watchers, mentions, isComplete, needsOthers := map[string]*Node{}, namedWatchers(held), true, false
+// addresses which have too few of them, and of these the ones that are preferred. mentions is what
+// countMentions returns of the addresses.
+func (p *placer) chooseWatchers(link holderLink, held []*heldAddress, mentions map[string]int) map[string]*Node {
+	watchers, isComplete, needsOthers := map[string]*Node{}, true, false
 	for _, h := range held {
 		isComplete = isComplete && len(h.namedSuccessors) == v1.MaxSuccessorsPerAddress && !h.lacksFreshSuccessor
 		needsOthers = needsOthers || h.lacksFreshSuccessor
@@ -195,8 +198,8 @@ func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string
 	return watchers
 }
 
-// namedWatchers returns the nodes that are named as successors of some addresses, each with of how many.
-func namedWatchers(held []*heldAddress) map[string]int {
+// countMentions returns for how many of some addresses each node is named as a successor.
+func countMentions(held []*heldAddress) map[string]int {
 	mentions := map[string]int{}
 	for _, h := range held {
 		for _, s := range h.namedSuccessors {

@@ -34,6 +34,15 @@ func held(t *testing.T, ns string, count int) placement.Inputs {
 	return inputs
 }
 
+// nameSuccessors makes a stored entry name successors, a letter each, with the epochs from 2 on. Epoch 3 is the highest
+// that the manager has given.
+func nameSuccessors(e *placement.Entry, names string) {
+	for k := range names {
+		e.Spec.Successors = append(e.Spec.Successors, v1.Successor{NodeName: names[k : k+1], Epoch: int64(k + 2)})
+	}
+	e.Spec.HighestEpoch = 3
+}
+
 // realise makes the result what is stored: agents report what they reported before.
 func realise(inputs *placement.Inputs, result *placement.Result) {
 	for i := range inputs.Entries {
@@ -357,8 +366,7 @@ func TestWatchersSuffice(t *testing.T) {
 		addr := netip.AddrFrom4([4]byte{10, 0, 0, last})
 		inputs.Addresses[2].Addr, inputs.Entries[2].Addr, inputs.Entries[2].Spec.Address = addr, addr, addr.String()
 		for i, names := range []string{"bc", "cd", "bc"} {
-			e := &inputs.Entries[i].Spec
-			e.Successors, e.HighestEpoch = []v1.Successor{{NodeName: names[:1], Epoch: 2}, {NodeName: names[1:], Epoch: 3}}, 3
+			nameSuccessors(&inputs.Entries[i], names)
 		}
 		result := placement.Place(inputs)
 		for i, want := range []string{"b 2, c 3", "c 2, d 3", "d 4, b 2"} {
@@ -369,16 +377,14 @@ func TestWatchersSuffice(t *testing.T) {
 	}
 }
 
-// TestMostNamedWatch has five successors of the addresses of a node, of which four may watch: those that are named for
-// most addresses stay. Of node e, which goes, nothing is left, also where no other node may have the address.
+// TestMostNamedWatch names five nodes as successors of node a's addresses, and at most four may watch node a. The
+// manager keeps the four that it has named for most addresses. It names node e no more, not even for the address that
+// no other node may have.
 func TestMostNamedWatch(t *testing.T) {
 	named := []string{"bf", "cf", "df", "ef", "bc", "bd", "e"}
 	inputs := held(t, "a b c d e f", len(named))
 	for i, names := range named {
-		e := &inputs.Entries[i].Spec
-		for k := range names {
-			e.Successors, e.HighestEpoch = append(e.Successors, v1.Successor{NodeName: names[k : k+1], Epoch: int64(k + 2)}), 3
-		}
+		nameSuccessors(&inputs.Entries[i], names)
 	}
 	last := len(named) - 1
 	inputs.Addresses[last].ServingNodes = map[string]bool{"a": true, "e": true}
@@ -404,8 +410,7 @@ func TestSecondBecomesFirst(t *testing.T) {
 		for i, host := range []byte{1, 2 + last, 100, 101} {
 			addr, e := netip.AddrFrom4([4]byte{10, 0, 0, host}), &inputs.Entries[i]
 			inputs.Addresses[i].Addr, e.Addr, e.Spec.Address = addr, addr, addr.String()
-			e.Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}
-			e.Spec.HighestEpoch = 3
+			nameSuccessors(e, "bc")
 		}
 		result := placement.Place(inputs)
 		for i, want := range []string{"b 2, c 3", "c 3, b 2"} {
@@ -420,9 +425,8 @@ func TestSecondBecomesFirst(t *testing.T) {
 func TestEarlySpread(t *testing.T) {
 	inputs := held(t, "a b c", 2)
 	for i := range inputs.Entries {
-		e := &inputs.Entries[i]
-		e.Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}
-		e.Spec.HighestEpoch, e.UnchangedFor = 3, 0
+		nameSuccessors(&inputs.Entries[i], "bc")
+		inputs.Entries[i].UnchangedFor = 0
 	}
 	result := placement.Place(inputs)
 	for i, want := range []string{"b 2, c 3", "c 3, b 2"} {
@@ -537,14 +541,13 @@ func TestAllWatchersExpire(t *testing.T) {
 	}
 }
 
-// TestExpiredWatchersAreReplacedInTime has the Leases of all four watchers of a node expire, of whose addresses one has
-// no successor yet: no fifth node watches before it is time to replace one of the four.
+// TestExpiredWatchersAreReplacedInTime lets the Leases of the four nodes expire that watch node a. The third address of
+// node a has no successor yet: the manager names a fifth node for it only once it may replace one of the four.
 func TestExpiredWatchersAreReplacedInTime(t *testing.T) {
 	inputs := held(t, "a b:expired c:expired d:expired e:expired f g h i j", 3)
 	for i, names := range []string{"bc", "de"} {
-		e := &inputs.Entries[i]
-		e.Spec.Successors = []v1.Successor{{NodeName: names[:1], Epoch: 2}, {NodeName: names[1:], Epoch: 3}}
-		e.Spec.HighestEpoch, e.UnchangedFor = 3, 0
+		nameSuccessors(&inputs.Entries[i], names)
+		inputs.Entries[i].UnchangedFor = 0
 	}
 	result := placement.Place(inputs)
 	for i, want := range []string{"b 2, c 3", "d 2, e 3", ""} {

@@ -77,11 +77,7 @@ func (w *writeCounter) during(t *testing.T, seconds int) writeCount {
 
 // writtenBy returns what a change has written.
 func writtenBy(change apiserver.Change) string {
-	object := change.New
-	if object == nil {
-		object = change.Old
-	}
-	switch object.(type) {
+	switch object := change.Last().(type) {
 	case *v1.Announcement:
 		if change.Old != nil && change.New != nil && change.Old.GetGeneration() == change.New.GetGeneration() {
 			return writesReports

@@ -36,6 +36,9 @@ type heldAddress struct {
 	setAt time.Time
 }
 
+// isExpired reports whether the valid lifetime has ended.
+func (a *heldAddress) isExpired() bool { return remainingLifetime(a.Valid, a.setAt) <= 0 }
+
 // New returns a kernel with these links.
 func New(links ...plan.NetworkInterface) *Kernel {
 	return &Kernel{links: links, errorByAddress: map[netip.Addr]error{}}
@@ -305,10 +308,8 @@ func (k *Kernel) indexOf(iface string, prefix netip.Prefix) int {
 // removeExpired removes the addresses whose valid lifetime has ended.
 func (k *Kernel) removeExpired() {
 	for i := range k.addresses {
-		if a := &k.addresses[i]; remainingLifetime(a.Valid, a.setAt) <= 0 {
-			k.addresses = slices.DeleteFunc(
-				k.addresses, func(a heldAddress) bool { return remainingLifetime(a.Valid, a.setAt) <= 0 },
-			)
+		if k.addresses[i].isExpired() {
+			k.addresses = slices.DeleteFunc(k.addresses, func(a heldAddress) bool { return a.isExpired() })
 			return
 		}
 	}

@@ -138,11 +138,7 @@ func (c *Cache) see(change Change) (Change, bool, error) {
 	if known == nil {
 		return Change{}, false, nil
 	}
-	last := change.New
-	if last == nil {
-		last = change.Old
-	}
-	key := client.ObjectKeyFromObject(last)
+	key := client.ObjectKeyFromObject(change.Last())
 	before := known.objects[key]
 	after, err := known.keep(change.New)
 	if err != nil || before.kept == nil && after.kept == nil {

@@ -81,6 +81,14 @@ type Change struct {
 	Old, New client.Object
 }
 
+// Last returns the object as it is now, or as it was last.
+func (c Change) Last() client.Object {
+	if c.New == nil {
+		return c.Old
+	}
+	return c.New
+}
+
 // New returns a Server without objects.
 func New(scheme *runtime.Scheme, kinds ...Kind) *Server {
 	s := &Server{
