@@ -328,7 +328,7 @@ func (c *cell) isWellSoon(t testing.TB, watch *routeWatch) {
 	t.Helper()
 	c.agrees(t, time.Time{}, c.networks(), c.nodes...)
 	if !c.becomes(watch.isComplete) {
-		c.fail(t, "the router does not forward over both nodes", "")
+		c.fail(t, "the router does not forward over both nodes", c.kernels(t))
 	}
 }
 

@@ -169,9 +169,16 @@ func (a *attempt) describe(clients []*requester, since time.Time) string {
 	for i, c := range clients {
 		text += fmt.Sprintf("%s: %s\n", a.addresses[i], c.answers(since))
 	}
-	for _, where := range []nstest.Neighbour{a.router, a.nodes[0].where, a.nodes[1].where} {
-		for _, what := range []string{"route", "-6 route", "neigh", "addr"} {
-			text += "ip " + what + "\n" + where.Run(a.t, "ip %s", what)
+	return text + a.kernels(a.t)
+}
+
+// kernels says what those of the router and of the nodes have.
+func (n *topology) kernels(t testing.TB) string {
+	t.Helper()
+	text := ""
+	for _, where := range []nstest.Neighbour{n.router, n.nodes[0].where, n.nodes[1].where} {
+		for _, what := range []string{"route", "-6 route", "nexthop", "neigh", "addr"} {
+			text += "ip " + what + "\n" + where.Run(t, "ip %s", what)
 		}
 	}
 	return text

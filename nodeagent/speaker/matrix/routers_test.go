@@ -16,8 +16,9 @@ import (
 type routers struct {
 	column   Column
 	settings settings
-	// restart kills the peer and starts it again, with the settings of now; configure gives it those; reset resets its
-	// sessions with the nodes.
+	// restart is a reboot of the machine that the peer is on: it is killed, its kernel has lost its routes, and it starts
+	// again, with the settings of now. (FRR 8.4 alone, killed, may leave routes over one node, and its successor adds
+	// those over both beside them.) configure gives it the settings, and reset resets its sessions with the nodes.
 	restart, configure, reset func(t testing.TB)
 	sessions                  func() map[string]routertest.Session
 	show                      func() string
@@ -78,8 +79,9 @@ func (n *topology) startRouters(t testing.TB, c Column, s settings) *routers {
 	t.Helper()
 	r := &routers{column: c, settings: s}
 	n.flushRouter(t)
-	where, address := n.router, routerIPv4
+	where, address, loseRoutes := n.router, routerIPv4, n.flushRouter
 	if c.Kind == Reflected {
+		loseRoutes = func(testing.TB) {} // of a reflector the kernel has none
 		where, address = n.reflector, reflectorIPv4
 		if c.Daemon == FRR {
 			routertest.StartFRR(t, n.router, frrClient(c))
@@ -88,9 +90,9 @@ func (n *topology) startRouters(t testing.TB, c Column, s settings) *routers {
 		}
 	}
 	if c.Daemon == FRR {
-		r.startFRR(t, where, func() string { return frrPeer(c, r.settings, n.nodes, address) })
+		r.startFRR(t, where, loseRoutes, func() string { return frrPeer(c, r.settings, n.nodes, address) })
 	} else {
-		r.startBIRD(t, where, func() string { return birdPeer(c, r.settings, n.nodes, address) })
+		r.startBIRD(t, where, loseRoutes, func() string { return birdPeer(c, r.settings, n.nodes, address) })
 	}
 	return r
 }
@@ -118,11 +120,17 @@ func (n *topology) flushRouter(t testing.TB) {
 	}
 }
 
-func (r *routers) startFRR(t testing.TB, where nstest.Neighbour, config func() string) {
+func (r *routers) startFRR(
+	t testing.TB, where nstest.Neighbour, loseRoutes func(testing.TB), config func() string,
+) {
 	t.Helper()
 	daemon := routertest.StartFRR(t, where, config())
 	r.sessions, r.show = daemon.Sessions, func() string { return daemon.Show("show bgp summary") + daemon.Log() }
-	r.restart = func(t testing.TB) { daemon.Stop(); daemon.Start(t) }
+	r.restart = func(t testing.TB) {
+		daemon.Stop()
+		loseRoutes(t)
+		daemon.Start(t)
+	}
 	r.configure = func(testing.TB) {
 		commands := []string{fmt.Sprintf("router bgp %d", r.column.autonomousSystem())}
 		if r.settings.password != "" {
@@ -140,13 +148,16 @@ func (r *routers) startFRR(t testing.TB, where nstest.Neighbour, config func() s
 	r.reset = func(testing.TB) { daemon.Show("clear bgp *") }
 }
 
-func (r *routers) startBIRD(t testing.TB, where nstest.Neighbour, config func() string) {
+func (r *routers) startBIRD(
+	t testing.TB, where nstest.Neighbour, loseRoutes func(testing.TB), config func() string,
+) {
 	t.Helper()
 	daemon := routertest.StartBIRD(t, where, config())
 	r.sessions = func() map[string]routertest.Session { return daemon.Sessions() }
 	r.show = func() string { return daemon.Show("show protocols all") }
 	r.restart = func(t testing.TB) {
 		daemon.Stop()
+		loseRoutes(t)
 		daemon = routertest.StartBIRD(t, where, config())
 	}
 	r.configure = func(t testing.TB) {
