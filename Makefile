@@ -362,12 +362,13 @@ proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the programs need
 # All cells take more than a day: ROWS chooses.
 .PHONY: proof-routers
 proof-routers: TRIALS := 5
-proof-routers: build $(LAB) $(PROOF) ## Measure each cell of the matrix of routers in network namespaces, as root (TRIALS=5 SEED=1 DURATION=30m ROWS=killed..FRR; apt-get install frr bird2)
+proof-routers: JOBS := 1
+proof-routers: build $(LAB) $(PROOF) ## Measure each cell of the matrix of routers in network namespaces, as root (TRIALS=5 SEED=1 JOBS=1 DURATION=30m ROWS=killed..FRR; apt-get install frr bird2)
 	@assets="$$($(LAB) assets)" && export PURELB=$(CURDIR)/bin/purelb PURELB_SPEAKER=$(CURDIR)/bin/purelb-speaker KUBEBUILDER_ASSETS="$$assets" \
 	  TRIALS=$(TRIALS) PURELB_TEST_SEED=$(SEED) DURATION=$(DURATION) && \
-	$(call prove,$@$(ROWS:%=-%),TRIALS=$(TRIALS) SEED=$(SEED) DURATION=$(DURATION)$(ROWS:%= ROWS=%),experiments,$@) \
+	$(call prove,$@$(ROWS:%=-%),TRIALS=$(TRIALS) SEED=$(SEED) JOBS=$(JOBS) DURATION=$(DURATION)$(ROWS:%= ROWS=%),experiments,$@) \
 	  go test -tags routers -count=1 -timeout 0 -run TestProofRouters -v ./nodeagent/speaker/matrix \
-	  -rows '$(ROWS)' -proof-results '$(CURDIR)/dist/proof/$@$(ROWS:%=-%).json'
+	  -jobs $(JOBS) -rows '$(ROWS)' -proof-results '$(CURDIR)/dist/proof/$@$(ROWS:%=-%).json'
 
 # Runs the experiments of a TOPIC in a lab of their own. Ginkgo's own limit of an hour is too short.
 .PHONY: experiments

@@ -27,7 +27,7 @@ func Main(m *testing.M) int {
 	if os.Getenv(insideVariable) != "" {
 		return m.Run()
 	}
-	cmd := testBinary(os.Args[1:]...)
+	cmd := TestBinary(os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -43,8 +43,9 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// testBinary returns a command that runs the test binary in a new network namespace.
-func testBinary(args ...string) *exec.Cmd {
+// TestBinary returns a command that runs the test binary in a new network namespace. The kernel kills it when the
+// thread ends that has started it.
+func TestBinary(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), insideVariable+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
@@ -69,7 +70,7 @@ func RunInOwnNamespace(t *testing.T) bool {
 	// PR_SET_PDEATHSIG).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	out, err := testBinary("-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
+	out, err := TestBinary("-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("in a network namespace of its own, which needs root or user namespaces: %v", err)
 	}
