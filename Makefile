@@ -333,7 +333,7 @@ proof: $(PROOF) ## Run all experiments and make proof-memory test-conformance te
 	@$(PROOF) table -page docs/proof.md $(foreach target,$(TOPICS:%=proof-%) $(JUDGES),dist/proof/$(target).json)
 
 .PHONY: proof-table
-proof-table: $(PROOF) ## Write what is in dist/proof into the table of docs/proof.md; rows of other commands stay
+proof-table: $(PROOF) ## Write what is in dist/proof into the tables of docs/proof.md and docs/routers.md; rows of other commands stay
 	@$(PROOF) table -page docs/proof.md $(if $(wildcard dist/proof/*.json),dist/proof/*.json)
 
 proof-failover: ## Measure how long addresses are away when their holders die (TRIALS=10 SEED=1)
@@ -363,7 +363,7 @@ proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the programs need
 .PHONY: proof-routers
 proof-routers: TRIALS := 5
 proof-routers: JOBS := 1
-proof-routers: build $(LAB) $(PROOF) ## Measure each cell of the matrix of routers in network namespaces, as root (TRIALS=5 SEED=1 JOBS=1 DURATION=30m ROWS=killed..FRR; apt-get install frr bird2)
+proof-routers: build $(LAB) $(PROOF) ## Measure what happens to sessions with routers, in network namespaces, as root (TRIALS=5 SEED=1 JOBS=1 DURATION=30m ROWS=killed..FRR; apt-get install frr bird2)
 	@assets="$$($(LAB) assets)" && export PURELB=$(CURDIR)/bin/purelb PURELB_SPEAKER=$(CURDIR)/bin/purelb-speaker KUBEBUILDER_ASSETS="$$assets" \
 	  TRIALS=$(TRIALS) PURELB_TEST_SEED=$(SEED) DURATION=$(DURATION) && \
 	$(call prove,$@$(ROWS:%=-%),TRIALS=$(TRIALS) SEED=$(SEED) JOBS=$(JOBS) DURATION=$(DURATION)$(ROWS:%= ROWS=%),experiments,$@) \

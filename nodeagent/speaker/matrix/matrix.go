@@ -4,6 +4,13 @@ import (
 	"strings"
 )
 
+// Figures that all cells have, and that sum up what happens: how many requests had no answer, and the longest time
+// between two answers.
+const (
+	LostFigure   = "requests lost"
+	OutageFigure = "longest time without an answer, ms"
+)
+
 // Daemon is a routing daemon.
 type Daemon string
 
@@ -47,6 +54,14 @@ func (c Column) String() string {
 		families = "IPv6"
 	}
 	return strings.Join([]string{string(c.Daemon), bfd, families, string(c.Kind)}, ", ")
+}
+
+// Group names the columns with the same daemon, and with or without BFD.
+func (c Column) Group() string {
+	if c.BFD {
+		return string(c.Daemon) + ", BFD"
+	}
+	return string(c.Daemon) + ", without BFD"
 }
 
 // Columns returns all columns.

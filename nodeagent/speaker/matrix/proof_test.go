@@ -21,11 +21,9 @@ import (
 	"github.com/purelb/purelb-operator/test/seeds"
 )
 
-// Names of the figures that all cells have.
+// Names of the other figures that all cells have.
 const (
 	requestsFigure = "requests"
-	lostFigure     = "requests lost"
-	outageFigure   = "longest time without an answer, ms"
 	awayFigure     = "route absent, ms"
 	movedFigure    = "flows moved"
 )
@@ -84,7 +82,7 @@ func TestProofRouters(t *testing.T) {
 			}
 			e := trial.Experiment{Name: cell, Wanted: wanted}
 			if row.LosesNothing {
-				e.Bounds = append(e.Bounds, trial.Bound{Figure: lostFigure})
+				e.Bounds = append(e.Bounds, trial.Bound{Figure: LostFigure})
 			}
 			if row.Name == rangeRow { // it is long enough
 				e.Wanted = 1
@@ -192,17 +190,17 @@ func (n *topology) kernels(t testing.TB) string {
 func (a *attempt) note(clients []*requester) {
 	a.t.Helper()
 	outage := time.Duration(0)
-	for _, figure := range []string{requestsFigure, lostFigure, movedFigure} {
+	for _, figure := range []string{requestsFigure, LostFigure, movedFigure} {
 		a.figures[figure] = 0
 	}
 	for _, c := range clients {
 		made, lost, moved, longest := c.figures()
 		a.figures[requestsFigure] += float64(made)
-		a.figures[lostFigure] += float64(lost)
+		a.figures[LostFigure] += float64(lost)
 		a.figures[movedFigure] += float64(moved)
 		outage = max(outage, longest)
 	}
-	a.figures[outageFigure] = trial.Milliseconds(outage)
+	a.figures[OutageFigure] = trial.Milliseconds(outage)
 	absent, err := a.watch.longest()
 	if err != nil {
 		a.t.Fatal(err)
