@@ -71,8 +71,8 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 
 	stored, err := r.writeAnnouncements(ctx, cluster, &inputs, &result)
 	err = errors.Join(err, r.writeAllCommons(ctx, cluster, &result),
-		r.writeStandbyAnnouncements(ctx, cluster, &inputs),
-		r.writeAskingAnnouncements(ctx, cluster, &inputs))
+		r.writeStandbyAnnouncements(ctx, cluster, &inputs, stored),
+		r.writeAskingAnnouncements(ctx, cluster, &inputs, stored))
 	r.Explanations.set(r.explanations(&inputs, &result), inputs.Addresses)
 	r.reportPlacement(ctx, &inputs, &result, stored)
 

@@ -44,6 +44,12 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 		a := &cluster.announcements[i]
 		existing[a.Spec.NodeName] = append(existing[a.Spec.NodeName], a)
 	}
+	hasAssignment := map[string]bool{}
+	for _, assignments := range [][]v1.Announcement{cluster.standbys, cluster.askings} {
+		for i := range assignments {
+			hasAssignment[assignments[i].Spec.NodeName] = true
+		}
+	}
 	var plans []nodePlan
 	for i := range cluster.nodes {
 		n := &cluster.nodes[i]
@@ -54,6 +60,7 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 			spec.AgentLeaving = agents.IsLeaving(cluster.lbNodeAgents, n.Labels)
 			spec.IncludeCommonAnnouncements = result.AnnouncesShared[n.Name]
 			spec.Successors = result.Successors[n.Name]
+			spec.Sole = !result.IsOnLocalSubnet[n.Name] && !hasAssignment[n.Name]
 		}
 		if runsAgent || len(entries) > 0 || len(existing[n.Name]) > 0 {
 			plan := r.planNode(n.Name, spec, entries, existing[n.Name], runsAgent)
@@ -69,7 +76,8 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 }
 
 // planNode distributes the entries of one node over its Announcements. spec is what else
-// they say; only the first asks for the shared entries and for quick renewals, and describes successors. A node that
+// they say; only the first asks for the shared entries and for quick renewals, describes successors, and may be the
+// only one. A node that
 // runs no agent gets no new Announcement and, once it has withdrawn everything, has none.
 func (r *PlacementReconciler) planNode(
 	node string, spec v1.AnnouncementSpec, placed []placement.Placed, existing []*v1.Announcement, runsAgent bool,
@@ -107,6 +115,7 @@ func (r *PlacementReconciler) planNode(
 		one := spec
 		one.NodeName, one.Addresses = node, addresses
 		one.IncludeCommonAnnouncements = spec.IncludeCommonAnnouncements && name == node
+		one.Sole = spec.Sole && name == node && len(sliced) == 1 && len(plan.obsolete) == 0
 		if name != node {
 			one.HeartbeatSeconds, one.Successors = placement.SlowHeartbeat, nil
 		}

@@ -19,25 +19,25 @@ type assignmentWrite struct {
 // writeStandbyAnnouncements writes the Announcements that say what nodes are to do when another one dies.
 // With the feature gate WireFailover off there are none.
 func (r *PlacementReconciler) writeStandbyAnnouncements(
-	ctx context.Context, cluster *cluster, inputs *placement.Inputs,
+	ctx context.Context, cluster *cluster, inputs *placement.Inputs, announcing storedAnnouncements,
 ) error {
 	wanted := map[string]*v1.AnnouncementSpec{}
 	for _, plan := range placement.PlanStandbys(*inputs) {
 		maps.Copy(wanted, plan.Announcements(inputs.Standbys[plan.Watcher]))
 	}
-	return r.writeAssignments(ctx, cluster.standbys, wanted, inputs)
+	return r.writeAssignments(ctx, cluster.standbys, wanted, inputs, announcing)
 }
 
 // writeAskingAnnouncements writes the Announcements that say what nodes are to find out about addresses of
 // another one. Without an LBNodeAgent that has local.reachability enabled there are none.
 func (r *PlacementReconciler) writeAskingAnnouncements(
-	ctx context.Context, cluster *cluster, inputs *placement.Inputs,
+	ctx context.Context, cluster *cluster, inputs *placement.Inputs, announcing storedAnnouncements,
 ) error {
 	wanted, stored := map[string]*v1.AnnouncementSpec{}, storedObjectsByNode(cluster.askings)
 	for _, plan := range placement.PlanAsking(*inputs) {
 		maps.Copy(wanted, plan.Announcements(stored[plan.Asker]))
 	}
-	return r.writeAssignments(ctx, cluster.askings, wanted, inputs)
+	return r.writeAssignments(ctx, cluster.askings, wanted, inputs, announcing)
 }
 
 // storedObjectsByNode describes Announcements with standby or asking to the plans that they are written for.
@@ -68,7 +68,7 @@ func storedObjectsByNode(announcements []v1.Announcement) map[string][]placement
 // does not stop the others.
 func (r *PlacementReconciler) writeAssignments(
 	ctx context.Context, stored []v1.Announcement, wanted map[string]*v1.AnnouncementSpec,
-	inputs *placement.Inputs,
+	inputs *placement.Inputs, announcing storedAnnouncements,
 ) error {
 	writes := map[string]*assignmentWrite{}
 	for i := range stored {
@@ -94,8 +94,16 @@ func (r *PlacementReconciler) writeAssignments(
 		}
 	}
 	errs := make([]error, len(kept))
+	for i, name := range kept {
+		if w := writes[name]; w.stored == nil {
+			errs[i] = r.endSole(ctx, announcing[w.spec.NodeName])
+		}
+	}
 	err := forEachParallel(r.ParallelWrites, len(kept), func(i int) error {
 		w := writes[kept[i]]
+		if errs[i] != nil {
+			return errs[i]
+		}
 		// These Announcements have no label of their node, by which kubectl wait chooses Announcements during a drain.
 		_, errs[i] = r.putAnnouncement(ctx, &nodePlan{node: w.spec.NodeName}, kept[i], *w.spec, w.stored)
 		return errs[i]
@@ -108,4 +116,23 @@ func (r *PlacementReconciler) writeAssignments(
 	return errors.Join(err, forEachParallel(r.ParallelWrites, len(unwanted), func(i int) error {
 		return r.deleteIfUnchanged(ctx, writes[unwanted[i]].stored)
 	}))
+}
+
+// endSole has the agent of a node watch all of the node's Announcements, of which announcing are those by which it
+// announces addresses, before the manager creates another one than that which says that it is the only one.
+func (r *PlacementReconciler) endSole(ctx context.Context, announcing []*v1.Announcement) error {
+	for i, a := range announcing {
+		if !a.Spec.Sole {
+			continue
+		}
+		spec := *a.Spec.DeepCopy()
+		spec.Sole = false
+		n := &nodePlan{node: spec.NodeName, labels: nodeLabels(spec.NodeName)}
+		written, err := r.putAnnouncement(ctx, n, a.Name, spec, a)
+		if err != nil {
+			return err
+		}
+		announcing[i] = written
+	}
+	return nil
 }

@@ -243,12 +243,12 @@ func TestStandbyIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	leader := b.newLeader()
-	leader.NamesSuccessors, b.refusesStandbys = true, true
+	leader.NamesSuccessors, b.refuses = true, func(a *v1.Announcement) bool { return a.Spec.Standby != nil }
 	b.settle(leader)
 	if got := names(); !slices.Contains(got, "other") || slices.Contains(got, right.Name) {
 		t.Errorf("while %s cannot be written there are %v", right.Name, got)
 	}
-	b.refusesStandbys = false
+	b.refuses = nil
 	b.settle(leader)
 	if got := names(); !slices.Equal(got, want) {
 		t.Errorf("there are %v, want %v", got, want)

@@ -119,6 +119,10 @@ func entriesWith(entries []v1.AnnouncedAddress, a netip.Addr) []v1.AnnouncedAddr
 func (r *PlacementReconciler) writeAnnouncement(
 	ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement,
 ) error {
+	if first := n.stored[n.node]; stored == nil && first != nil && first.Spec.Sole {
+		// The first one could not be written, and the node's agent would not see this one.
+		return fmt.Errorf("create Announcement %s: the agent of %s watches only one yet", name, n.node)
+	}
 	wanted := spec.Addresses
 	outcome := partialwrite.Write(wanted, entriesOf(stored), func(part []v1.AnnouncedAddress) (bool, error) {
 		spec.Addresses = part

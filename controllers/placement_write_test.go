@@ -40,8 +40,8 @@ type placementBench struct {
 	writes   atomic.Int64
 	// refusedNamespace is whose Services' entries the API server refuses.
 	refusedNamespace string
-	// refusesStandbys means that the API server takes no Announcement with standby.
-	refusesStandbys bool
+	// refuses, if set, says which Announcements the API server does not take.
+	refuses func(*v1.Announcement) bool
 }
 
 const benchNamespace = "purelb-system"
@@ -61,6 +61,9 @@ func newBench(t *testing.T, objects ...client.Object) *placementBench {
 			Create: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.CreateOption) error {
 				if err := b.accept(obj); err != nil {
 					return err
+				}
+				if a, isAnnouncement := obj.(*v1.Announcement); isAnnouncement {
+					b.checkSole(a)
 				}
 				obj.SetGeneration(1)
 				obj.SetCreationTimestamp(metav1.NewTime(b.now))
@@ -103,7 +106,7 @@ func (b *placementBench) accept(obj client.Object) error {
 	var entries []v1.AnnouncedAddress
 	switch o := obj.(type) {
 	case *v1.Announcement:
-		if o.Spec.Standby != nil && b.refusesStandbys {
+		if b.refuses != nil && b.refuses(o) {
 			return apierrors.NewTooManyRequests("busy", 1)
 		}
 		entries = o.Spec.Addresses
@@ -152,7 +155,9 @@ func (b *placementBench) report(nodes ...string) {
 		}
 		before := a.DeepCopy()
 		a.Status.ObservedGeneration = a.Generation
-		a.Status.CommonAnnouncementsRevision = new(int64)
+		if a.Name == a.Spec.NodeName {
+			a.Status.CommonAnnouncementsRevision = new(int64)
+		}
 		a.Status.Addresses = nil
 		for _, e := range a.Spec.Addresses {
 			a.Status.Addresses = append(

@@ -2,8 +2,11 @@ package nodeagent
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,7 +75,10 @@ func TestAPIServer(t *testing.T) {
 	options, err := ManagerOptions("node1", namespace, "default")
 	g.Expect(err).NotTo(HaveOccurred())
 	options.Metrics.BindAddress = "0"
-	mgr, err := ctrl.NewManager(user.Config(), options)
+	selectors := &watchSelectors{}
+	userConfig := user.Config()
+	userConfig.Wrap(selectors.record)
+	mgr, err := ctrl.NewManager(userConfig, options)
 	g.Expect(err).NotTo(HaveOccurred())
 	kernel := linktest.New(plan.NetworkInterface{Name: "eth0", MAC: "02:00:00:00:00:0a", IsUp: true})
 	kernel.Put(plan.Address{
@@ -201,12 +207,57 @@ func TestAPIServer(t *testing.T) {
 	update("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })
 	within("it is reported again", func() bool { return w.states("node1") == "192.0.2.1 Announced, 192.0.2.3 Announced" })
 
+	// While the node has one Announcement, the agent watches it by its name, and all of them once there are more.
+	g.Expect(admin.Delete(ctx, w.get(sentinel))).To(Succeed())
+	update("node1", func(s *purelbv1.AnnouncementSpec) { s.Sole = true })
+	within("the agent watches by name", func() bool { return selectors.last() == "metadata.name=node1" })
+	update("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.1")) })
+	within("it sees a change", func() bool {
+		return w.states("node1") == "192.0.2.1 Announced, 192.0.2.3 Announced, 198.51.100.1 Announced"
+	})
+	update("node1", func(s *purelbv1.AnnouncementSpec) { s.Sole = false })
+	create(announcementOf(sentinel, local("192.0.2.4")))
+	within("it sees another Announcement", func() bool { return w.states(sentinel) == "192.0.2.4 Announced" })
+	within("it watches all of them", func() bool { return selectors.last() == "spec.nodeName=node1" })
+
 	// Stopping withdraws nothing.
 	gone()
 	stop()
 	g.Expect(<-stopped).To(Succeed())
 	g.Expect(holds("192.0.2.1/32")).To(BeTrue())
 }
+
+// watchSelectors notes by which field selectors Announcements are watched.
+type watchSelectors struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// record returns a transport that notes what it sends.
+func (w *watchSelectors) record(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if q := r.URL.Query(); strings.HasSuffix(r.URL.Path, "/announcements") && q.Get("watch") == "true" {
+			w.mu.Lock()
+			w.all = append(w.all, q.Get("fieldSelector"))
+			w.mu.Unlock()
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+// last returns the field selector of the last watch.
+func (w *watchSelectors) last() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.all) == 0 {
+		return ""
+	}
+	return w.all[len(w.all)-1]
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // administrator makes the namespace, and a user named agent who has the role
 // that config/rbac gives the agent.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,11 +46,9 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			NewInformer:      informer.NewPersistent,
+			NewInformer:      newInformerFor(nodeName),
 			ByObject: map[client.Object]cache.ByObject{
-				&purelbv1.Announcement{}: {
-					Namespaces: inNamespace, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName),
-				},
+				&purelbv1.Announcement{}: {Namespaces: inNamespace}, // of these newInformerFor chooses the node's
 				&purelbv1.CommonAnnouncement{}: {
 					Namespaces: inNamespace, Field: fields.OneTermEqualSelector("spec.lbNodeAgent", lbNodeAgent),
 				},
@@ -58,6 +58,30 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 			},
 		},
 	}, nil
+}
+
+// newInformerFor returns what makes informers for the agent of a node. That of Announcements knows the node's. While
+// the node has only one, it watches that by its name: an API server hands a change of any node's Announcement to all
+// watches by spec.nodeName.
+func newInformerFor(
+	nodeName string,
+) func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer {
+	ofNode := informer.Narrowing{
+		Wide:   fields.OneTermEqualSelector("spec.nodeName", nodeName).String(),
+		Narrow: fields.OneTermEqualSelector("metadata.name", nodeName).String(),
+		IsSole: func(object runtime.Object) bool {
+			ann, isAnnouncement := object.(*purelbv1.Announcement)
+			return isAnnouncement && ann.Name == nodeName && ann.Spec.Sole
+		},
+	}
+	return func(
+		lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+	) toolscache.SharedIndexInformer {
+		if _, isAnnouncement := kind.(*purelbv1.Announcement); isAnnouncement {
+			return informer.NewNarrowing(lw, ofNode, kind, resync, indexers)
+		}
+		return informer.NewPersistent(lw, kind, resync, indexers)
+	}
 }
 
 // prepare makes the agent's components.

@@ -323,6 +323,12 @@ type AnnouncementSpec struct {
 	// +optional
 	IncludeCommonAnnouncements bool `json:"includeCommonAnnouncements,omitempty"`
 
+	// sole means that the node has no other Announcement, so that its agent may watch this one by its name, which costs
+	// the API server less. It is false before another one is created. Only the Announcement that is named after its node
+	// has it, and only on nodes that no Local address can come to.
+	// +optional
+	Sole bool `json:"sole,omitempty"`
+
 	// addresses that the node is to announce, besides those of the
 	// CommonAnnouncements.
 	// +optional

@@ -92,6 +92,7 @@ func newPlacerWithoutEntries(inputs Inputs) *placer {
 			SharedEntries:    map[string][]Placed{},
 			AnnouncesShared:  map[string]bool{},
 			Successors:       map[string][]v1.StandbyNode{},
+			IsOnLocalSubnet:  map[string]bool{},
 			HeartbeatSeconds: map[string]int32{},
 			Moves:            map[netip.Addr]Move{},
 			EndedFailovers:   map[netip.Addr]Move{},
@@ -116,6 +117,7 @@ func (p *placer) indexNodes() {
 		if n.LBNodeAgent != "" {
 			p.result.Entries[n.Name] = nil
 			p.result.SharedEntries[n.LBNodeAgent] = nil
+			p.result.IsOnLocalSubnet[n.Name] = n.isOnAny(p.inputs.LocalSubnets)
 			p.result.HeartbeatSeconds[n.Name] = p.heartbeatSeconds(n)
 		}
 	}
@@ -194,7 +196,7 @@ func (p *placer) indexClaims() {
 // just begun to lead does not know how long it has lasted: a slow heartbeat that it finds stored stays.
 func (p *placer) heartbeatSeconds(n *Node) int32 {
 	switch {
-	case !n.isOnAny(p.inputs.LocalSubnets):
+	case !p.result.IsOnLocalSubnet[n.Name]:
 		return SlowHeartbeat
 	case !p.inputs.SlowsLeases || n.IsInDoubt:
 		return quickHeartbeat

@@ -82,17 +82,16 @@ func (r *resumingWatch) passOn(ctx context.Context, current watch.Interface) (ve
 				return version, version != "" && version != "0"
 			}
 			if event.Type == watch.Error {
-				r.send(ctx, event)
+				send(ctx, r.events, event)
 				return "", false
 			}
 			if object, err := meta.Accessor(event.Object); err == nil {
-				ordered = ordered ||
-					event.Type == watch.Bookmark && object.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
+				ordered = ordered || endsInitialEvents(event)
 				if ordered {
 					version = object.GetResourceVersion()
 				}
 			}
-			if !r.send(ctx, event) {
+			if !send(ctx, r.events, event) {
 				return "", false
 			}
 		}
@@ -100,11 +99,20 @@ func (r *resumingWatch) passOn(ctx context.Context, current watch.Interface) (ve
 }
 
 // send passes on one event, unless ctx ends before.
-func (r *resumingWatch) send(ctx context.Context, event watch.Event) bool {
+func send(ctx context.Context, events chan<- watch.Event, event watch.Event) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case r.events <- event:
+	case events <- event:
 		return true
 	}
+}
+
+// endsInitialEvents reports whether an event comes after the initial ones.
+func endsInitialEvents(event watch.Event) bool {
+	if event.Type != watch.Bookmark {
+		return false
+	}
+	object, err := meta.Accessor(event.Object)
+	return err == nil && object.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
 }

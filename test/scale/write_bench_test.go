@@ -52,12 +52,14 @@ func BenchmarkWrite(b *testing.B) {
 			benchmarkShared(b, c, 25)
 		})
 	}
-	b.Run(fmt.Sprint("Report/addresses=25/watches=", many), func(b *testing.B) {
-		watchAll(b, c, &v1.AnnouncementList{}, many, func(i int) fields.Selector {
-			return fields.OneTermEqualSelector("spec.nodeName", fmt.Sprint("other", i))
+	for _, field := range []string{"spec.nodeName", "metadata.name"} {
+		b.Run(fmt.Sprint("Report/addresses=25/watches=", many, "/by=", field), func(b *testing.B) {
+			watchAll(b, c, &v1.AnnouncementList{}, many, func(i int) fields.Selector {
+				return fields.OneTermEqualSelector(field, fmt.Sprint("other", i))
+			})
+			benchmarkReport(b, c, 25)
 		})
-		benchmarkReport(b, c, 25)
-	})
+	}
 }
 
 // watchAll watches objects of a kind until the benchmark ends, by as many connections, each with its selector.

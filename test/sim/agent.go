@@ -6,9 +6,12 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/fields"
 	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
@@ -41,7 +44,7 @@ func (n *Node) StartAgent() error {
 	if err != nil {
 		return err
 	}
-	if a.cache, err = n.server.NewCache(selectionsOf(options.Cache, n.server)...); err != nil {
+	if a.cache, err = n.server.NewCache(agentSelections(n.Name, options.Cache, n.server)...); err != nil {
 		return err
 	}
 	product := &nodeagent.Agent{
@@ -58,6 +61,17 @@ func (n *Node) StartAgent() error {
 	}
 	a.Go(func() { a.run(product) })
 	return nil
+}
+
+// agentSelections are of what an agent's cache keeps: of Announcements those of the node, as its informer sees to.
+func agentSelections(node string, options cache.Options, server *apiserver.Server) []apiserver.Selection {
+	selections := selectionsOf(options, server)
+	for i := range selections {
+		if _, isAnnouncement := selections[i].Of.(*v1.Announcement); isAnnouncement {
+			selections[i].Fields = fields.OneTermEqualSelector("spec.nodeName", node)
+		}
+	}
+	return selections
 }
 
 // run runs the agent's components, and fills its cache.
