@@ -123,6 +123,7 @@ func run(ctx context.Context, o options) error {
 		StartBFD: func(ctx context.Context, changed func(), failed func(netip.Addr)) (speaker.BFD, error) {
 			return udp.Start(ctx, logger.WithName("bfd"), changed, failed)
 		},
+		Hello:         speaker.SendHello,
 		ProxyForwards: proxyCheck{proxyHealthURL, proxyMetricsURL}.forwards, Metrics: speaker.NewMetrics(metrics.Registry),
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
 		UnitDir: o.unitDir,

@@ -3,9 +3,36 @@ package link
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 )
+
+// GatewaysBeside returns the gateways of the default routes of an address's family, by the interface that has the
+// address, in order; none if no interface has it. Link-local ones have the interface as their zone.
+func (n *Netlink) GatewaysBeside(address netip.Addr) ([]netip.Addr, error) {
+	observed, err := n.Observe()
+	if err != nil {
+		return nil, err
+	}
+	beside := map[string]bool{}
+	for _, a := range observed.Addresses {
+		beside[a.Interface] = beside[a.Interface] || a.Prefix.Addr() == address
+	}
+	var gateways []netip.Addr
+	for _, r := range observed.Routes {
+		gateway := r.Gateway
+		if !beside[r.Interface] || r.Destination.Bits() != 0 || gateway.Is4() != address.Is4() || !gateway.IsValid() {
+			continue
+		}
+		if gateway.IsLinkLocalUnicast() && gateway.Is6() {
+			gateway = gateway.WithZone(r.Interface)
+		}
+		gateways = append(gateways, gateway)
+	}
+	slices.SortFunc(gateways, netip.Addr.Compare)
+	return slices.Compact(gateways), nil
+}
 
 // RouterAddressOn returns the link-local address of the one router on an interface. The kernel knows
 // routers by the router advertisements that they send (RFC 4861), whether it follows them or not.

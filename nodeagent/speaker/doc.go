@@ -8,5 +8,8 @@
 // two never speak for one node. All routes are there before the first session. At the end of the
 // process neighbours keep the routes for the restart time, unless traffic is to leave the node.
 //
+// A router learns that the node is back by the packets of the session. For a family that goes by a session of the other
+// one the speaker sends it some (sayHello).
+//
 // Everything that ends a BGP session is listed in the doc.go of package gobgp.
 package speaker

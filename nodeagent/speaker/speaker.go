@@ -92,6 +92,9 @@ type Kernel interface {
 	Watch(ctx context.Context, changed func()) error
 	// RouterAddressOn returns the link-local address of the one router on an interface.
 	RouterAddressOn(iface string) (netip.Addr, error)
+	// GatewaysBeside returns the gateways of the default routes of an address's family, by the interface that has the
+	// address.
+	GatewaysBeside(address netip.Addr) ([]netip.Addr, error)
 }
 
 // Speaker advertises the Virtual addresses of its node. SetupWithManager adds it to a manager, which starts it.
@@ -104,6 +107,8 @@ type Speaker struct {
 	// StartBFD begins to watch no neighbours, until ctx ends. It calls changed when a session changes, and
 	// failed when the path to a neighbour has failed.
 	StartBFD func(ctx context.Context, changed func(), failed func(neighbour netip.Addr)) (BFD, error)
+	// Hello sends a datagram from an address of the node to a gateway: SendHello, other than in tests.
+	Hello func(from, to netip.Addr) error
 	// ProxyForwards reports whether the node's service proxy forwards what neighbours send.
 	ProxyForwards func(ctx context.Context) bool
 	Metrics       *Metrics
@@ -174,6 +179,8 @@ type state struct {
 	routers map[string]netip.Addr
 	// addresses are those last seen on interfaces that sessions have as their source.
 	addresses map[string][]plan.Address
+	// nextHello is when the speaker says hello to gateways again; a new process does so at once.
+	nextHello time.Time
 	bootID    string
 	// unit tells whether the node shuts down. A speaker that starts during a shutdown does not know.
 	unit unitWatch
@@ -438,6 +445,7 @@ func (s *Speaker) reportSessions(ctx context.Context, routing *purelbv1.NodeRout
 			return err
 		}
 		s.watchNeighbours(sessions)
+		s.sayHello(ctx, sessions)
 	}
 	s.mu.Lock()
 	isDeleted := s.isDeleted

@@ -140,6 +140,11 @@ type fakeKernel struct {
 	later     []string
 	err       error
 	sourceErr error // of the addresses that sessions have as their source
+	gateways  map[netip.Addr][]netip.Addr
+}
+
+func (k *fakeKernel) GatewaysBeside(address netip.Addr) ([]netip.Addr, error) {
+	return k.gateways[address], nil
 }
 
 func (k *fakeKernel) Addresses(iface string) ([]plan.Address, error) {
@@ -186,6 +191,7 @@ func newWorld(t *testing.T, dir string) *world {
 	}
 	w.Speaker = &Speaker{
 		Kernel: w.kernel, NewBGPServer: func(func()) BGPServer { return w.server },
+		Hello: func(from, to netip.Addr) error { return fmt.Errorf("no hello from %s to %s", from, to) },
 		ProxyForwards: func(context.Context) bool {
 			return w.proxy
 		},

@@ -64,6 +64,7 @@ func (n *Node) StartSpeaker() error {
 			s.watcher = &watcher{speaker: s, changed: changed, failed: failed}
 			return s.watcher, nil
 		},
+		Hello:         func(netip.Addr, netip.Addr) error { return nil },
 		ProxyForwards: func(context.Context) bool { return true },
 		Metrics:       product.NewMetrics(prometheus.NewRegistry()),
 		Tasks:         &s.process, Machine: machine{disk{&s.process, n}}, Follow: s.begin,
@@ -183,6 +184,9 @@ func (k speakerKernel) Watch(ctx context.Context, changed func()) error {
 	s.Wait(ctx, tasks.Forever)
 	return nil
 }
+
+// GatewaysBeside returns none: frames of the simulation know the way.
+func (speakerKernel) GatewaysBeside(netip.Addr) ([]netip.Addr, error) { return nil, nil }
 
 func (speakerKernel) RouterAddressOn(string) (netip.Addr, error) {
 	return netip.Addr{}, errors.New("no router")
