@@ -31,7 +31,8 @@ import (
 //  4. Once nothing is wrong any more, and Settled has passed, each Service has an address of each of its
 //     families. A Local one is answered for by one node, and reported as announced by that node alone. A Virtual
 //     one is on all nodes. With policy Local these are nodes with an endpoint, so that none loses what comes to
-//     it, unless no node of the link has one. A client sends to a Local one.
+//     it, unless no node of the link has one. A client sends to a Local one. An Announcement that says that it is the
+//     only one of its node is that.
 //  5. With the feature gate WireFailover, and one thing wrong at a time, a client reaches a Local address again
 //     within maxAway, unless few nodes may have it because of policy Local, or a node that has it was wired
 //     otherwise: as Linux does, it answers for IPv4 addresses by whatever interface is asked.
@@ -467,6 +468,21 @@ func (l *laws) settled() {
 		}
 	}
 	l.settledKernels()
+	l.settledSole()
+}
+
+// settledSole is the part of law 4 that is about Announcements which agents watch by their names.
+func (l *laws) settledSole() {
+	count, sole := map[string]int{}, map[string]bool{}
+	for _, ann := range l.announcements() {
+		count[ann.Spec.NodeName]++
+		sole[ann.Spec.NodeName] = sole[ann.Spec.NodeName] || ann.Spec.Sole
+	}
+	for _, n := range l.cluster.Nodes {
+		if sole[n.Name] && count[n.Name] > 1 {
+			l.broken("settled: the agent of %s watches one Announcement, and there are %d", n.Name, count[n.Name])
+		}
+	}
 }
 
 // settledPolicy is the part of law 4 that is about a Service whose user has written policy Local, and has not said

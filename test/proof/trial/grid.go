@@ -191,7 +191,11 @@ func (g Grid) formatWithout(b *strings.Builder, row string, table gridTable) {
 	for _, reason := range reasons {
 		fmt.Fprintf(b, "\nWithout a value in %d of %d kinds of sessions: %s.\n", count[reason], len(g.Columns), reason)
 	}
-	if len(missing) > 0 {
+	switch {
+	case len(missing) == 0:
+	case len(table) == 0:
+		b.WriteString("\nNot measured yet.\n")
+	default:
 		fmt.Fprintf(b, "\nNot measured yet: %s.\n", strings.Join(missing, "; "))
 	}
 }
