@@ -1,34 +1,48 @@
 package link
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// GatewaysBeside returns the gateways of the default routes of an address's family, by the interface that has the
-// address, in order; none if no interface has it. Link-local ones have the interface as their zone.
-func (n *Netlink) GatewaysBeside(address netip.Addr) ([]netip.Addr, error) {
-	observed, err := n.Observe()
-	if err != nil {
-		return nil, err
+// farAway are destinations to which, as a rule, no route leads but the default one.
+var farAway = map[bool]net.IP{true: net.IPv4(192, 0, 0, 8), false: net.ParseIP("2000::1")}
+
+// GatewaysFrom returns the gateways to which the node sends what has one of its addresses as source and goes far away,
+// in order; none if there is no default route of the address's family. Link-local ones have the index of their interface as zone.
+// It lists nothing of the node.
+func (n *Netlink) GatewaysFrom(address netip.Addr) ([]netip.Addr, error) {
+	routes, err := n.handle.RouteGetWithOptions(
+		farAway[address.Is4()], &netlink.RouteGetOptions{SrcAddr: address.AsSlice(), FIBMatch: true},
+	)
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return nil, nil
 	}
-	beside := map[string]bool{}
-	for _, a := range observed.Addresses {
-		beside[a.Interface] = beside[a.Interface] || a.Prefix.Addr() == address
+	if err != nil {
+		return nil, fmt.Errorf("find the gateway of %s: %w", address, err)
 	}
 	var gateways []netip.Addr
-	for _, r := range observed.Routes {
-		gateway := r.Gateway
-		if !beside[r.Interface] || r.Destination.Bits() != 0 || gateway.Is4() != address.Is4() || !gateway.IsValid() {
-			continue
+	for i := range routes {
+		hops := routes[i].MultiPath
+		if len(hops) == 0 {
+			hops = []*netlink.NexthopInfo{{LinkIndex: routes[i].LinkIndex, Gw: routes[i].Gw, Via: routes[i].Via}}
 		}
-		if gateway.IsLinkLocalUnicast() && gateway.Is6() {
-			gateway = gateway.WithZone(r.Interface)
+		for _, hop := range hops {
+			gateway := gatewayOf(hop)
+			if gateway.Is6() && gateway.IsLinkLocalUnicast() {
+				gateway = gateway.WithZone(strconv.Itoa(hop.LinkIndex))
+			}
+			if gateway.IsValid() && gateway.Is4() == address.Is4() {
+				gateways = append(gateways, gateway)
+			}
 		}
-		gateways = append(gateways, gateway)
 	}
 	slices.SortFunc(gateways, netip.Addr.Compare)
 	return slices.Compact(gateways), nil

@@ -33,9 +33,12 @@ func (s *Speaker) sayHello(ctx context.Context, sessions []routes.Session) {
 	}
 	for _, hop := range advertisedNextHops(s.state.held.Peers, sessions) {
 		s.state.nextHello = now.Add(helloInterval)
-		gateways, err := s.Kernel.GatewaysBeside(hop)
+		gateways, err := s.Kernel.GatewaysFrom(hop)
 		for _, gateway := range gateways {
 			err = errors.Join(err, s.Hello(hop, gateway))
+		}
+		if err == nil && len(gateways) == 0 {
+			err = errors.New("the node has no gateway of this family")
 		}
 		if err != nil {
 			log.FromContext(ctx).V(1).Info("A gateway may not send to a next hop", "nextHop", hop.String(), "error", err.Error())

@@ -2,7 +2,9 @@ package speaker
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,9 +74,9 @@ func TestHelloHeals(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, hop := range []netip.Addr{netip.MustParseAddr("192.0.2.12"), netip.MustParseAddr("2001:db8::12")} {
-		gateways, err := kernel.GatewaysBeside(hop)
+		gateways, err := kernel.GatewaysFrom(hop)
 		if err != nil || len(gateways) != 1 {
-			t.Fatalf("gateways beside %s: %v, %v", hop, gateways, err)
+			t.Fatalf("gateways from %s: %v, %v", hop, gateways, err)
 		}
 		for _, what := range []string{"the node has yet to resolve the router", "the node knows it"} {
 			hasFailed := func() bool {
@@ -95,7 +97,21 @@ func TestHelloHeals(t *testing.T) {
 			}
 		}
 	}
-	if none, err := kernel.GatewaysBeside(netip.MustParseAddr("2001:db8::99")); err != nil || len(none) > 0 {
-		t.Errorf("gateways beside an address that the node does not have: %v, %v", none, err)
+	nstest.Run(t, "ip -6 route del default")
+	hop := netip.MustParseAddr("2001:db8::12")
+	if none, err := kernel.GatewaysFrom(hop); err != nil || len(none) > 0 {
+		t.Errorf("gateways without a default route: %v, %v", none, err)
+	}
+	nstest.Run(t, "ip -6 route add default nexthop via fe80::1 dev eth0 nexthop via 2001:db8::2")
+	eth0, err := net.InterfaceByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []netip.Addr{netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr(fmt.Sprintf("fe80::1%%%d", eth0.Index))}
+	if two, err := kernel.GatewaysFrom(hop); err != nil || !slices.Equal(two, want) {
+		t.Errorf("two gateways: %v, %v, want %v", two, err, want)
+	}
+	if err := SendHello(hop, want[1]); err != nil {
+		t.Error(err)
 	}
 }

@@ -92,9 +92,8 @@ type Kernel interface {
 	Watch(ctx context.Context, changed func()) error
 	// RouterAddressOn returns the link-local address of the one router on an interface.
 	RouterAddressOn(iface string) (netip.Addr, error)
-	// GatewaysBeside returns the gateways of the default routes of an address's family, by the interface that has the
-	// address.
-	GatewaysBeside(address netip.Addr) ([]netip.Addr, error)
+	// GatewaysFrom returns the gateways to which the node sends what has one of its addresses as source.
+	GatewaysFrom(address netip.Addr) ([]netip.Addr, error)
 }
 
 // Speaker advertises the Virtual addresses of its node. SetupWithManager adds it to a manager, which starts it.

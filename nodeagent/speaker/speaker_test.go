@@ -143,7 +143,7 @@ type fakeKernel struct {
 	gateways  map[netip.Addr][]netip.Addr
 }
 
-func (k *fakeKernel) GatewaysBeside(address netip.Addr) ([]netip.Addr, error) {
+func (k *fakeKernel) GatewaysFrom(address netip.Addr) ([]netip.Addr, error) {
 	return k.gateways[address], nil
 }
 

@@ -185,8 +185,8 @@ func (k speakerKernel) Watch(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// GatewaysBeside returns none: frames of the simulation know the way.
-func (speakerKernel) GatewaysBeside(netip.Addr) ([]netip.Addr, error) { return nil, nil }
+// GatewaysFrom returns none: frames of the simulation know the way.
+func (speakerKernel) GatewaysFrom(netip.Addr) ([]netip.Addr, error) { return nil, nil }
 
 func (speakerKernel) RouterAddressOn(string) (netip.Addr, error) {
 	return netip.Addr{}, errors.New("no router")
