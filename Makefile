@@ -359,7 +359,7 @@ proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the programs need
 	  TRIALS=$(TRIALS) PURELB_TEST_SEED=$(SEED) && $(call prove,$@,TRIALS=$(TRIALS) SEED=$(SEED),tests) \
 	  go -C test/scale test -tags proof -count=1 -timeout 0 -run TestProofMemory -v .
 
-# All cells take more than a day: ROWS chooses.
+# All cells take most of a day: ROWS chooses.
 .PHONY: proof-routers
 proof-routers: TRIALS := 5
 proof-routers: JOBS := 1

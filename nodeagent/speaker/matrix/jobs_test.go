@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 	"github.com/purelb/purelb-operator/test/proof/trial"
@@ -27,15 +28,20 @@ var (
 	claims = flag.String("claims", "", "folder in which the processes of one test take cells; none by default")
 )
 
+// claimOf returns the file that a process creates to take a cell.
+func claimOf(dir string, row Row, column Column) string {
+	number := slices.IndexFunc(Rows, func(r Row) bool { return r.Name == row.Name })*len(Columns()) +
+		slices.Index(Columns(), column)
+	return filepath.Join(dir, strconv.Itoa(number))
+}
+
 // take reports whether no other process of the test tries the cell, and keeps others from it.
 func take(t testing.TB, row Row, column Column) bool {
 	t.Helper()
 	if *claims == "" {
 		return true
 	}
-	number := slices.IndexFunc(Rows, func(r Row) bool { return r.Name == row.Name })*len(Columns()) +
-		slices.Index(Columns(), column)
-	file, err := os.OpenFile(filepath.Join(*claims, strconv.Itoa(number)), os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(claimOf(*claims, row, column), os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return false
 	}
@@ -48,8 +54,10 @@ func take(t testing.TB, row Row, column Column) bool {
 	return true
 }
 
-// runJobs tries the chosen cells in so many processes, each in a network namespace of its own, and puts their results
-// together, in the order of the matrix.
+// mergeInterval is how often the results of all jobs are kept while they run.
+const mergeInterval = 30 * time.Second
+
+// runJobs tries the chosen cells in so many processes, each in a network namespace of its own.
 func runJobs(t *testing.T) {
 	dir := t.TempDir()
 	var processes sync.WaitGroup
@@ -67,11 +75,32 @@ func runJobs(t *testing.T) {
 			}
 		})
 	}
-	processes.Wait()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		processes.Wait()
+	}()
+	ticker := time.NewTicker(mergeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			saveMerged(t, dir, false)
+		case <-ended:
+			saveMerged(t, dir, true)
+			return
+		}
+	}
+}
+
+// saveMerged puts the results of jobs together, in the order of the matrix. At the end a cell that a job took and has no
+// result for is one that failed.
+func saveMerged(t *testing.T, dir string, isEnd bool) {
+	t.Helper()
 	made := map[string]trial.Experiment{}
 	for i := range *jobs {
 		part, err := trial.Load(filepath.Join(dir, fmt.Sprintf("results%d.json", i)))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a job for which no cell was left has none
+		if err != nil && isEnd && !errors.Is(err, fs.ErrNotExist) { // a job for which no cell was left has none
 			t.Error(err)
 		}
 		for _, e := range part.Experiments {
@@ -81,14 +110,22 @@ func runJobs(t *testing.T) {
 	all := trial.Result{}
 	for _, row := range Rows {
 		for _, column := range Columns() {
-			if e, exists := made[Cell(row, column)]; exists {
+			e, exists := made[Cell(row, column)]
+			if _, err := os.Stat(claimOf(dir, row, column)); err == nil && isEnd && !exists && Reason(row, column) == "" {
+				e = trial.Experiment{Name: Cell(row, column), Wanted: 1, Trials: []trial.Trial{{
+					Pressure: -1, Broken: []string{"the process that tried it has ended"},
+				}}}
+				exists = true
+			}
+			if exists {
 				all.Experiments = append(all.Experiments, e)
 			}
 		}
 	}
-	if *results != "" {
-		if err := all.Save(*results); err != nil {
-			t.Fatal(err)
-		}
+	if *results == "" || len(all.Experiments) == 0 {
+		return
+	}
+	if err := all.Save(*results); err != nil {
+		t.Error(err)
 	}
 }

@@ -47,7 +47,7 @@ type gridLine struct {
 type gridTable map[string]gridLine
 
 // UpdatePage returns a page with the cells that results have. Other cells stay as they are, with their own date and
-// commit.
+// commit, and so do those that were measured on a later day.
 func (g Grid) UpdatePage(page string, results []Result) (string, error) {
 	before, rest, hasBegin := strings.Cut(page, gridBegins+"\n")
 	old, after, hasEnd := strings.Cut(rest, gridEnds)
@@ -55,6 +55,8 @@ func (g Grid) UpdatePage(page string, results []Result) (string, error) {
 		return "", fmt.Errorf("the page has no lines %s and %s", gridBegins, gridEnds)
 	}
 	tables := g.read(old)
+	results = slices.Clone(results)
+	slices.SortStableFunc(results, func(a, b Result) int { return a.Began.Compare(b.Began) })
 	for _, r := range results {
 		if err := r.Check(); err != nil {
 			return "", err
@@ -125,7 +127,9 @@ func (g Grid) add(tables map[string]gridTable, r Result) {
 			for _, s := range v.Spreads {
 				one.figures[s.Figure] = formatSpread(s)
 			}
-			tables[row][column] = one
+			if old, exists := tables[row][column]; !exists || old.date <= one.date { // dates are in the order of their text
+				tables[row][column] = one
+			}
 		}
 	}
 }
@@ -212,7 +216,17 @@ func (g Grid) formatSummary(b *strings.Builder, tables map[string]gridTable) {
 		if len(table) == 0 {
 			continue
 		}
-		fmt.Fprintf(b, "| %s | %d |", row, len(table))
+		red := 0
+		for _, line := range table {
+			if !strings.HasPrefix(line.verdict, string(Green)) {
+				red++
+			}
+		}
+		cells := strconv.Itoa(len(table))
+		if red > 0 {
+			cells += fmt.Sprintf(", %d not green", red)
+		}
+		fmt.Fprintf(b, "| %s | %s |", row, cells)
 		for _, group := range g.Groups {
 			var most []string
 			for _, figure := range g.Shown {

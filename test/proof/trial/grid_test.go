@@ -75,6 +75,9 @@ func TestGrid(t *testing.T) {
 	if strings.Contains(again, "| A | 2026-11-01 |") {
 		t.Error("the old line of the cell is still there")
 	}
+	if same, err := g.UpdatePage(again, []Result{first, second}); err != nil || same != again {
+		t.Errorf("an older result, given once more, replaces a newer one: %v\n%s", err, same)
+	}
 	if same, err := g.UpdatePage(again, nil); err != nil || same != again {
 		t.Errorf("without results the page changes: %v\n%s", err, same)
 	}
@@ -98,8 +101,12 @@ func TestGridOfBroken(t *testing.T) {
 	if page, err = g.UpdatePage(page, []Result{r}); err != nil {
 		t.Fatal(err)
 	}
-	if want := "| A | 2001-09-09 | aaa | 1 | – | – | red; seed 0: it / hangs |"; !strings.Contains(page, want) {
-		t.Errorf("the page lacks %s:\n%s", want, page)
+	for _, want := range []string{
+		"| A | 2001-09-09 | aaa | 1 | – | – | red; seed 0: it / hangs |", "| killed | 2, 1 not green | 3; 4 | – |",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %s:\n%s", want, page)
+		}
 	}
 	if _, err := g.UpdatePage("# No marks\n", []Result{r}); err == nil {
 		t.Error("a page without marks is no error")
