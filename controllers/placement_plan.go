@@ -14,6 +14,10 @@ import (
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
+// maxSoleAddresses is how many addresses the only Announcement of a node may have. With more it might need another one
+// soon, and its agent would watch now the one and now both.
+const maxSoleAddresses = 12
+
 // nodePlan is what the Announcements of one node are to be.
 type nodePlan struct {
 	node string
@@ -60,7 +64,7 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 			spec.AgentLeaving = agents.IsLeaving(cluster.lbNodeAgents, n.Labels)
 			spec.IncludeCommonAnnouncements = result.AnnouncesShared[n.Name]
 			spec.Successors = result.Successors[n.Name]
-			spec.Sole = !result.IsOnLocalSubnet[n.Name] && !hasAssignment[n.Name]
+			spec.Sole = result.IsOffLocalSubnets[n.Name] && !hasAssignment[n.Name] && len(entries) <= maxSoleAddresses
 		}
 		if runsAgent || len(entries) > 0 || len(existing[n.Name]) > 0 {
 			plan := r.planNode(n.Name, spec, entries, existing[n.Name], runsAgent)

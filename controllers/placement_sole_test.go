@@ -79,6 +79,8 @@ func TestSole(t *testing.T) {
 	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"),
 		benchService("a/remote", "10.9.0.9", "r", v1.PoolTypeRemote))
 	b.NamesSuccessors = true
+	b.place(b.PlacementReconciler)
+	b.expectKinds("no interfaces are reported", "one", "one", "one")
 	b.settle(b.PlacementReconciler)
 	b.expectKinds("Virtual addresses alone", "sole", "sole", "sole")
 

@@ -325,7 +325,7 @@ type AnnouncementSpec struct {
 
 	// sole means that the node has no other Announcement, so that its agent may watch this one by its name, which costs
 	// the API server less. It is false before another one is created. Only the Announcement that is named after its node
-	// has it, and only on nodes that no Local address can come to.
+	// has it, and only on nodes that no Local address can come to, and that have few addresses of their own.
 	// +optional
 	Sole bool `json:"sole,omitempty"`
 

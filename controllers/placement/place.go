@@ -86,9 +86,9 @@ type Result struct {
 	// Successors are the nodes that the entries of each node name as such, as that node
 	// reaches them, sorted by name.
 	Successors map[string][]v1.StandbyNode
-	// IsOnLocalSubnet has the nodes that run an agent and have an interface in the subnet of a local group, so that a
-	// Local address can come to them.
-	IsOnLocalSubnet map[string]bool
+	// IsOffLocalSubnets has the nodes that run an agent and have, as it reports, no interface in the subnet of a local
+	// group or of a Local address, so that none can come to them.
+	IsOffLocalSubnets map[string]bool
 	// HeartbeatSeconds of each node that runs an agent.
 	HeartbeatSeconds map[string]int32
 	// Moves are the Local addresses that are on their way to a node.

@@ -88,15 +88,15 @@ func newPlacerWithoutEntries(inputs Inputs) *placer {
 		domainCounts:            map[subnetAndLabel]int{},
 		nodeNetworks:            map[netip.Prefix]bool{},
 		result: Result{
-			Entries:          map[string][]Placed{},
-			SharedEntries:    map[string][]Placed{},
-			AnnouncesShared:  map[string]bool{},
-			Successors:       map[string][]v1.StandbyNode{},
-			IsOnLocalSubnet:  map[string]bool{},
-			HeartbeatSeconds: map[string]int32{},
-			Moves:            map[netip.Addr]Move{},
-			EndedFailovers:   map[netip.Addr]Move{},
-			Unplaced:         map[netip.Addr]Explanation{},
+			IsOffLocalSubnets: map[string]bool{},
+			Entries:           map[string][]Placed{},
+			SharedEntries:     map[string][]Placed{},
+			AnnouncesShared:   map[string]bool{},
+			Successors:        map[string][]v1.StandbyNode{},
+			HeartbeatSeconds:  map[string]int32{},
+			Moves:             map[netip.Addr]Move{},
+			EndedFailovers:    map[netip.Addr]Move{},
+			Unplaced:          map[netip.Addr]Explanation{},
 		},
 	}
 	p.indexNodes()
@@ -117,7 +117,7 @@ func (p *placer) indexNodes() {
 		if n.LBNodeAgent != "" {
 			p.result.Entries[n.Name] = nil
 			p.result.SharedEntries[n.LBNodeAgent] = nil
-			p.result.IsOnLocalSubnet[n.Name] = n.isOnAny(p.inputs.LocalSubnets)
+			p.result.IsOffLocalSubnets[n.Name] = n.HasReportedFacts && !n.isOnAny(p.inputs.LocalSubnets)
 			p.result.HeartbeatSeconds[n.Name] = p.heartbeatSeconds(n)
 		}
 	}
@@ -196,7 +196,7 @@ func (p *placer) indexClaims() {
 // just begun to lead does not know how long it has lasted: a slow heartbeat that it finds stored stays.
 func (p *placer) heartbeatSeconds(n *Node) int32 {
 	switch {
-	case !p.result.IsOnLocalSubnet[n.Name]:
+	case !n.isOnAny(p.inputs.LocalSubnets):
 		return SlowHeartbeat
 	case !p.inputs.SlowsLeases || n.IsInDoubt:
 		return quickHeartbeat

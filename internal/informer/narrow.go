@@ -5,10 +5,10 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 )
@@ -25,8 +25,8 @@ type Narrowing struct {
 }
 
 // NewNarrowing makes an informer like NewPersistent that watches by the narrow selector as long as the one object says
-// that it is the only one. Before it watches by the wide one again it lists: an object that was created too early is
-// found then.
+// that it is the only one. Whenever such a watch has ended, which an API server sees to every few minutes, it also looks
+// for objects that were created too early.
 func NewNarrowing(
 	lw toolscache.ListerWatcher, by Narrowing, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers,
 ) toolscache.SharedIndexInformer {
@@ -34,8 +34,8 @@ func NewNarrowing(
 	return toolscache.NewSharedIndexInformer(&persistent{lw: narrowing}, kind, resync, indexers)
 }
 
-// narrowing is a ListerWatcher. A watch by the wide selector ends, to be resumed by the narrow one, when the one object
-// says that it is alone; one by the narrow selector fails when it does so no more: the informer lists then.
+// narrowing is a ListerWatcher whose watches end, to be resumed by the other selector, when the one object says that it
+// is alone, and when it does so no more.
 type narrowing struct {
 	lw toolscache.ListerWatcherWithContext
 	by Narrowing
@@ -44,6 +44,8 @@ type narrowing struct {
 	mu sync.Mutex
 	// isSole has, of each object that the informer knows, whether it says that it is the only one.
 	isSole map[string]bool
+	// wasNarrow means that the last watch was by the narrow selector.
+	wasNarrow bool
 }
 
 // isAlone reports whether there is one object, which says that it is the only one.
@@ -78,7 +80,24 @@ func (n *narrowing) note(object runtime.Object, exists bool) {
 func (n *narrowing) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.isSole = map[string]bool{}
+	n.isSole, n.wasNarrow = map[string]bool{}, false
+}
+
+// noteWatch notes by which selector a watch was opened.
+func (n *narrowing) noteWatch(isNarrow bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wasNarrow = isNarrow
+}
+
+// misses reports whether the informer does not know of an object, although a watch by the wide selector would have told
+// it by a version.
+func (n *narrowing) misses(object metav1.Object, version string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, isKnown := n.isSole[object.GetName()]
+	order, err := resourceversion.CompareResourceVersion(object.GetResourceVersion(), version)
+	return !isKnown && err == nil && order <= 0
 }
 
 // ListWithContext lists by the wide selector.
@@ -103,7 +122,11 @@ func (n *narrowing) WatchWithContext(ctx context.Context, options metav1.ListOpt
 	if isInitial {
 		n.forget()
 	}
-	isNarrow := n.isAlone()
+	missed, err := n.listMissed(ctx, options.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	isNarrow := n.isAlone() && len(missed) == 0
 	options.FieldSelector = n.by.Wide
 	if isNarrow {
 		options.FieldSelector = n.by.Narrow
@@ -112,10 +135,46 @@ func (n *narrowing) WatchWithContext(ctx context.Context, options metav1.ListOpt
 	if err != nil {
 		return nil, err
 	}
+	n.noteWatch(isNarrow)
 	ctx, cancel := context.WithCancel(ctx)
 	w := &narrowingWatch{of: n, isNarrow: isNarrow, isInitial: isInitial, events: make(chan watch.Event), cancel: cancel}
-	go w.run(ctx, inner)
+	go w.run(ctx, inner, missed)
 	return w, nil
+}
+
+// listMissed returns, after a watch by the narrow selector that has reached a version, events of the objects that the
+// informer does not know of, and a bookmark with that version.
+func (n *narrowing) listMissed(ctx context.Context, version string) ([]watch.Event, error) {
+	n.mu.Lock()
+	wasNarrow := n.wasNarrow
+	n.mu.Unlock()
+	if !wasNarrow {
+		return nil, nil
+	}
+	list, err := n.lw.ListWithContext(ctx, metav1.ListOptions{
+		FieldSelector: n.by.Wide, ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var missed []watch.Event
+	err = meta.EachListItem(list, func(object runtime.Object) error {
+		accessor, err := meta.Accessor(object)
+		if err == nil && n.misses(accessor, version) {
+			missed = append(missed, watch.Event{Type: watch.Added, Object: object})
+		}
+		return err
+	})
+	if err != nil || len(missed) == 0 {
+		return nil, err
+	}
+	bookmark := missed[0].Object.DeepCopyObject()
+	accessor, err := meta.Accessor(bookmark)
+	if err != nil {
+		return nil, err
+	}
+	accessor.SetResourceVersion(version)
+	return append(missed, watch.Event{Type: watch.Bookmark, Object: bookmark}), nil
 }
 
 // narrowingWatch is a watch that ends when another selector is due.
@@ -134,35 +193,41 @@ func (w *narrowingWatch) ResultChan() <-chan watch.Event { return w.events }
 // Stop ends the watch.
 func (w *narrowingWatch) Stop() { w.cancel() }
 
-// run passes on events until the watch ends. An object counts as known once its event has been passed on.
-func (w *narrowingWatch) run(ctx context.Context, inner watch.Interface) {
+// run passes on the first events, and those of the inner watch until it ends or another selector is due.
+func (w *narrowingWatch) run(ctx context.Context, inner watch.Interface, first []watch.Event) {
 	defer close(w.events)
 	defer w.cancel()
 	defer inner.Stop()
-	for {
-		if isAlone := w.of.isAlone(); w.isNarrow && !isAlone {
-			expired := apierrors.NewResourceExpired("there may be other objects than the one that is watched by its name")
-			send(ctx, w.events, watch.Event{Type: watch.Error, Object: &expired.ErrStatus})
-			return
-		} else if !w.isNarrow && !w.isInitial && isAlone {
+	for _, event := range first {
+		if !w.pass(ctx, event) {
 			return
 		}
+	}
+	for w.isInitial || w.isNarrow == w.of.isAlone() {
 		select {
 		case <-ctx.Done():
 			return
 		case event, isOpen := <-inner.ResultChan():
-			if !isOpen || !send(ctx, w.events, event) {
+			if !isOpen || !w.pass(ctx, event) {
 				return
-			}
-			switch event.Type {
-			case watch.Added, watch.Modified:
-				w.of.note(event.Object, true)
-			case watch.Deleted:
-				w.of.note(event.Object, false)
-			case watch.Bookmark:
-				w.isInitial = w.isInitial && !endsInitialEvents(event)
-			case watch.Error:
 			}
 		}
 	}
+}
+
+// pass passes on an event, unless ctx ends before. An object counts as known once its event has been passed on.
+func (w *narrowingWatch) pass(ctx context.Context, event watch.Event) bool {
+	if !send(ctx, w.events, event) {
+		return false
+	}
+	switch event.Type {
+	case watch.Added, watch.Modified:
+		w.of.note(event.Object, true)
+	case watch.Deleted:
+		w.of.note(event.Object, false)
+	case watch.Bookmark:
+		w.isInitial = w.isInitial && !endsInitialEvents(event)
+	case watch.Error:
+	}
+	return true
 }

@@ -64,7 +64,7 @@ func TestNarrowing(t *testing.T) {
 		list    []corev1.Service
 		feed    func(*narrowServer)
 		watches []string
-		failed  bool // the watch fails, so that the informer lists
+		seen    []string // what the informer is told, if that matters
 	}{
 		"the only one":     {list: []corev1.Service{*one("first", "5", true)}, watches: []string{"narrow 10"}},
 		"it does not say":  {list: []corev1.Service{*one("first", "5", false)}, watches: []string{"wide 10"}},
@@ -106,12 +106,39 @@ func TestNarrowing(t *testing.T) {
 		"it takes it back": {
 			list:    []corev1.Service{*one("first", "5", true)},
 			feed:    func(s *narrowServer) { s.watching.Modify(one("first", "11", false)) },
-			watches: []string{"narrow 10"}, failed: true,
+			watches: []string{"narrow 10", "wide 11"},
 		},
 		"it goes": {
-			list:    []corev1.Service{*one("first", "5", true)},
-			feed:    func(s *narrowServer) { s.watching.Delete(one("first", "11", true)) },
-			watches: []string{"narrow 10"}, failed: true,
+			list: []corev1.Service{*one("first", "5", true)},
+			feed: func(s *narrowServer) {
+				s.list = nil
+				s.watching.Delete(one("first", "11", true))
+			},
+			watches: []string{"narrow 10", "wide 11"},
+		},
+		"another came too early": {
+			list: []corev1.Service{*one("first", "5", true)},
+			feed: func(s *narrowServer) {
+				s.list = append(s.list, *one("second", "9", false))
+				s.watching.Modify(one("first", "11", false))
+			},
+			watches: []string{"narrow 10", "wide 11"}, seen: []string{"first 11", "second 9", "second 11 BOOKMARK"},
+		},
+		"another comes after it": { // the watch has it
+			list: []corev1.Service{*one("first", "5", true)},
+			feed: func(s *narrowServer) {
+				s.list = append(s.list, *one("second", "12", false))
+				s.watching.Modify(one("first", "11", false))
+			},
+			watches: []string{"narrow 10", "wide 11"}, seen: []string{"first 11"},
+		},
+		"another is found although it was not taken back": {
+			list: []corev1.Service{*one("first", "5", true)},
+			feed: func(s *narrowServer) {
+				s.list = append(s.list, *one("second", "9", false))
+				s.watching.Stop()
+			},
+			watches: []string{"narrow 10", "wide 10"}, seen: []string{"second 9", "second 10 BOOKMARK"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,10 +154,15 @@ func TestNarrowing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				failed := false
+				var seen []string
 				go func() {
 					for event := range w.ResultChan() {
-						failed = failed || event.Type == watch.Error
+						s, _ := event.Object.(*corev1.Service)
+						text := s.Name + " " + s.ResourceVersion
+						if event.Type == watch.Bookmark {
+							text += " BOOKMARK"
+						}
+						seen = append(seen, text)
 					}
 				}()
 				synctest.Wait()
@@ -139,8 +171,8 @@ func TestNarrowing(t *testing.T) {
 				}
 				time.Sleep(2 * retryInterval)
 				synctest.Wait()
-				if !slices.Equal(s.watches, row.watches) || failed != row.failed {
-					t.Errorf("watches %q, want %q; failed %t", s.watches, row.watches, failed)
+				if !slices.Equal(s.watches, row.watches) || row.seen != nil && !slices.Equal(seen, row.seen) {
+					t.Errorf("watches %q, want %q; told %q, want %q", s.watches, row.watches, seen, row.seen)
 				}
 				w.Stop()
 				synctest.Wait()
@@ -183,7 +215,7 @@ func TestNarrowingOfInitialEvents(t *testing.T) {
 }
 
 // TestNarrowingInformer has an object that was created before the first one took it back that it is the only one: the
-// informer finds it as it begins anew.
+// informer finds it.
 func TestNarrowingInformer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &narrowServer{list: []corev1.Service{*one("first", "5", true)}}
@@ -197,7 +229,7 @@ func TestNarrowingInformer(t *testing.T) {
 		s.watching.Modify(one("first", "11", false))
 		settle()
 		got := informer.GetStore().ListKeys()
-		if want := []string{"wide initial", "narrow 10", "wide initial"}; len(got) != 2 || !slices.Equal(s.watches, want) {
+		if want := []string{"wide initial", "narrow 10", "wide 11"}; len(got) != 2 || !slices.Equal(s.watches, want) {
 			t.Errorf("it knows %v and watches %q", got, s.watches)
 		}
 	})
