@@ -45,9 +45,9 @@ const (
 )
 
 // awaitLocalRoute waits until the kernel takes what comes by the interface of an IPv6 address for its
-// own. The kernel adds an IPv6 address at once, and its local route a little later, in a worker of its
-// own (addrconf_dad_work). Meanwhile it uses the address as a source, and forwards what comes for it:
-// the answer to a neighbour solicitation is lost, and the next solicitation follows a second later.
+// own, and not only because of keepLocalRoute. The kernel adds an IPv6 address at once, and its local route a little
+// later, in a worker of its own (addrconf_dad_work). Meanwhile it uses the address as a source, and forwards what comes
+// for it: the answer to a neighbour solicitation is lost, and the next solicitation follows a second later.
 func (n *Netlink) awaitLocalRoute(a plan.Address) {
 	if !a.Prefix.Addr().Is6() {
 		return
@@ -55,7 +55,8 @@ func (n *Netlink) awaitLocalRoute(a plan.Address) {
 	by := &netlink.RouteGetOptions{Iif: a.Interface}
 	for deadline := time.Now().Add(n.routeLimit); ; time.Sleep(localRouteInterval) {
 		routes, err := n.handle.RouteGetWithOptions(a.Prefix.Addr().AsSlice(), by)
-		isLocal := err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+		isLocal := err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL &&
+			routes[0].Protocol != keptRouteProtocol
 		if isLocal || errors.As(err, new(netlink.LinkNotFoundError)) || time.Now().After(deadline) {
 			return
 		}
@@ -131,12 +132,44 @@ func (n *Netlink) Renew(a plan.Address) error {
 
 // Replace removes an address and at once adds another in its place, on the same
 // interface: the kernel does not hold an IPv6 address with two masks, nor any address
-// with two sets of flags. Replace is not for concurrent use, as Add is not.
+// with two sets of flags. Meanwhile it receives packets for it. Replace is not for concurrent use, as Add is not.
 func (n *Netlink) Replace(old, by plan.Address) error {
+	if old.Prefix.Addr().Is6() {
+		defer n.keepLocalRoute(old)()
+	}
 	if err := n.Remove(old); err != nil {
 		return err
 	}
 	return n.Add(by)
+}
+
+const (
+	// keptRouteSeconds is after how long the kernel drops a route of keepLocalRoute by itself, if the agent dies.
+	keptRouteSeconds = 10
+	// keptRouteProtocol tells such a route from the kernel's.
+	keptRouteProtocol = AddressProtocol
+	// keptRouteMetric is more than that of the kernel's own local route.
+	keptRouteMetric = 4096
+)
+
+// keepLocalRoute has the kernel take what comes for an IPv6 address for its own, be the address there or not, until
+// the function that it returns is called. Between the removal of an address and the local route of the next one (see
+// awaitLocalRoute) a busy machine may need 200 ms. Where the kernel refuses the route, those packets are lost.
+func (n *Netlink) keepLocalRoute(a plan.Address) (end func()) {
+	route := &netlink.Route{
+		Dst:   &net.IPNet{IP: a.Prefix.Addr().AsSlice(), Mask: net.CIDRMask(8*net.IPv6len, 8*net.IPv6len)},
+		Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: keptRouteProtocol, Priority: keptRouteMetric,
+		Expires: keptRouteSeconds,
+	}
+	link, err := n.handle.LinkByName(a.Interface)
+	if err == nil {
+		route.LinkIndex = link.Attrs().Index
+		err = n.handle.RouteReplace(route)
+	}
+	if err != nil {
+		return func() {}
+	}
+	return func() { _ = n.handle.RouteDel(route) }
 }
 
 // Remove removes an address from its interface, and no other address with it, whatever

@@ -590,3 +590,84 @@ func TestAddDelivers(t *testing.T) {
 		}
 	}
 }
+
+// TestReplaceDelivers gives an IPv6 address another mask, and follows the local routes to it: there always is one, so
+// that the kernel takes what comes for it for its own.
+func TestReplaceDelivers(t *testing.T) {
+	n := addVethPair(t)
+	n.routeLimit = time.Minute
+	addr := netip.MustParseAddr("2001:db8::1")
+	with := func(bits int) plan.Address {
+		return plan.Address{
+			Interface: "eth0", Prefix: netip.PrefixFrom(addr, bits), IsOurs: true, Valid: plan.Forever, Preferred: 0,
+		}
+	}
+	if err := n.Add(with(128)); err != nil {
+		t.Fatal(err)
+	}
+	updates, done := make(chan netlink.RouteUpdate, 1000), make(chan struct{})
+	if err := netlink.RouteSubscribe(updates, done); err != nil {
+		t.Fatal(err)
+	}
+	defer close(done)
+	var got []string
+	// follow takes updates until the kept route has gone.
+	follow := func() {
+		t.Helper()
+		routes := map[netlink.RouteProtocol]bool{unix.RTPROT_KERNEL: true}
+		for timeout := time.After(patience); ; {
+			select {
+			case u := <-updates:
+				if dst, ok := netip.AddrFromSlice(u.Dst.IP); !ok || dst != addr || u.Route.Type != unix.RTN_LOCAL {
+					continue
+				}
+				isAdded := u.Type == unix.RTM_NEWROUTE
+				routes[u.Protocol] = isAdded
+				got = append(got, fmt.Sprintf("%d %t", u.Protocol, isAdded))
+				if !routes[unix.RTPROT_KERNEL] && !routes[keptRouteProtocol] {
+					t.Fatalf("there is no local route after %v", got)
+				}
+				if u.Protocol == keptRouteProtocol && !isAdded {
+					return
+				}
+			case <-timeout:
+				t.Fatalf("after %v nothing more comes", got)
+			}
+		}
+	}
+	for i := range 100 {
+		was, is := 128, 64
+		if i%2 == 1 {
+			was, is = is, was
+		}
+		if err := n.Replace(with(was), with(is)); err != nil {
+			t.Fatal(err)
+		}
+		got = nil
+		follow()
+	}
+	if left := nstest.Run(t, "ip -6 route show table local proto %d", keptRouteProtocol); left != "" {
+		t.Errorf("these routes are left: %s", left)
+	}
+}
+
+// TestKeptRouteExpires has the agent die between the removal of an address and the next one.
+func TestKeptRouteExpires(t *testing.T) {
+	n := addVethPair(t)
+	a := addressOnEth0("2001:db8::1/128")
+	if err := n.Add(a); err != nil {
+		t.Fatal(err)
+	}
+	end := n.keepLocalRoute(a)
+	if err := n.Remove(a); err != nil {
+		t.Fatal(err)
+	}
+	kept := nstest.Run(t, "ip -6 route show table local proto %d", keptRouteProtocol)
+	if !strings.Contains(kept, "local 2001:db8::1 dev eth0") || !strings.Contains(kept, "expires") {
+		t.Errorf("no route that expires is kept: %q", kept)
+	}
+	end()
+	if left := nstest.Run(t, "ip -6 route show table local proto %d", keptRouteProtocol); left != "" {
+		t.Errorf("it is left: %s", left)
+	}
+}

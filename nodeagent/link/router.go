@@ -16,8 +16,8 @@ import (
 var farAway = map[bool]net.IP{true: net.IPv4(192, 0, 0, 8), false: net.ParseIP("2000::1")}
 
 // GatewaysFrom returns the gateways to which the node sends what has one of its addresses as source and goes far away,
-// in order; none if there is no default route of the address's family. Link-local ones have the index of their interface as zone.
-// It lists nothing of the node.
+// in order; none if there is no default route of the address's family. Link-local ones have the index of their
+// interface as zone. It lists nothing of the node.
 func (n *Netlink) GatewaysFrom(address netip.Addr) ([]netip.Addr, error) {
 	routes, err := n.handle.RouteGetWithOptions(
 		farAway[address.Is4()], &netlink.RouteGetOptions{SrcAddr: address.AsSlice(), FIBMatch: true},

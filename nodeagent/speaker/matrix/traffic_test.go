@@ -5,6 +5,7 @@ package matrix
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -36,7 +37,11 @@ func (n *node) serve(t testing.TB, number byte) {
 					if network == "udp4" {
 						err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 					} else {
-						err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+						// As with the service proxy, which translates addresses, the source need not be an address of the node.
+						err = errors.Join(
+							unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1),
+							unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1),
+						)
 					}
 				})
 				if controlErr != nil {
