@@ -25,8 +25,8 @@ type Narrowing struct {
 }
 
 // NewNarrowing makes an informer like NewPersistent that watches by the narrow selector as long as the one object says
-// that it is the only one. Whenever such a watch has ended, which an API server sees to every few minutes, it also looks
-// for objects that were created too early.
+// that it is the only one. Whenever such a watch has ended, which an API server sees to every few minutes, it also
+// looks for objects that were created too early.
 func NewNarrowing(
 	lw toolscache.ListerWatcher, by Narrowing, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers,
 ) toolscache.SharedIndexInformer {

@@ -51,8 +51,9 @@ func TestHello(t *testing.T) {
 	round("after the interval", both...)
 }
 
-// TestHelloHeals has a router whose kernel once could not resolve a next hop, as in a group of next hops it does not try
-// again. The node's hello makes it, be it that the node has yet to resolve the router, as after its boot, or knows it.
+// TestHelloHeals has a router whose kernel once could not resolve a next hop, which it does not try again in a group of
+// next hops. The node's hello makes it, be it that the node has yet to resolve the router, as after its boot, or knows
+// it.
 func TestHelloHeals(t *testing.T) {
 	if !nstest.RunInOwnNamespace(t) {
 		return

@@ -93,8 +93,8 @@ func runJobs(t *testing.T) {
 	}
 }
 
-// saveMerged puts the results of jobs together, in the order of the matrix. At the end a cell that a job took and has no
-// result for is one that failed.
+// saveMerged puts the results of jobs together, in the order of the matrix. At the end a cell that a job took and has
+// no result for is one that failed.
 func saveMerged(t *testing.T, dir string, isEnd bool) {
 	t.Helper()
 	made := map[string]trial.Experiment{}

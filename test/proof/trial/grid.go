@@ -87,7 +87,9 @@ func (g Grid) read(text string) map[string]gridTable {
 		if tables[row] == nil || len(parts) != 5+len(figures) || !slices.Contains(g.Columns, parts[0]) {
 			continue
 		}
-		one := gridLine{date: parts[1], commit: parts[2], n: parts[3], verdict: parts[len(parts)-1], figures: map[string]string{}}
+		one := gridLine{
+			date: parts[1], commit: parts[2], n: parts[3], verdict: parts[len(parts)-1], figures: map[string]string{},
+		}
 		for i, figure := range figures {
 			if parts[4+i] != noFigure {
 				one.figures[figure] = parts[4+i]

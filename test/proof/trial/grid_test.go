@@ -27,7 +27,9 @@ func cell(name string, lost, away float64) Experiment {
 	figures := func(more float64) map[string]float64 {
 		return map[string]float64{"lost": lost + more, "away, ms": away + more}
 	}
-	return Experiment{Name: name, Wanted: 2, AnyMachine: true, Trials: []Trial{{Figures: figures(0)}, {Figures: figures(2)}}}
+	return Experiment{
+		Name: name, Wanted: 2, AnyMachine: true, Trials: []Trial{{Figures: figures(0)}, {Figures: figures(2)}},
+	}
 }
 
 const emptyGrid = "# Cells\n\n" + gridBegins + "\n" + gridEnds + "\nThe end.\n"
@@ -65,8 +67,8 @@ func TestGrid(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| A, BFD | 2026-11-01 | aaa |", "| A | 2026-11-02 | bbb | 2 | 70 / 71 / 72 | 7 / 8 / 9 | green |", "| killed | 2 | 9; 72 |",
-		"| B | 2026-11-01 | aaa |",
+		"| A, BFD | 2026-11-01 | aaa |", "| A | 2026-11-02 | bbb | 2 | 70 / 71 / 72 | 7 / 8 / 9 | green |",
+		"| killed | 2 | 9; 72 |", "| B | 2026-11-01 | aaa |",
 	} {
 		if !strings.Contains(again, want) {
 			t.Errorf("the page lacks\n%s\nand is\n%s", want, again)
@@ -83,8 +85,8 @@ func TestGrid(t *testing.T) {
 	}
 }
 
-// TestGridOfBroken has the cell of an experiment that ended at once, which has no figures, before and after another cell of
-// the same row has some.
+// TestGridOfBroken has the cell of an experiment that ended at once, which has no figures, before and after another
+// cell of the same row has some.
 func TestGridOfBroken(t *testing.T) {
 	g := smallGrid()
 	broken := cell("killed: A", 0, 0)
