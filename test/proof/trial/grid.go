@@ -195,7 +195,7 @@ func (g Grid) formatWithout(b *strings.Builder, row string, table gridTable) {
 		}
 	}
 	for _, reason := range reasons {
-		fmt.Fprintf(b, "\nWithout a value in %d of %d kinds of sessions: %s.\n", count[reason], len(g.Columns), reason)
+		fmt.Fprintf(b, "\nWithout a value in %d of %d columns: %s.\n", count[reason], len(g.Columns), reason)
 	}
 	switch {
 	case len(missing) == 0:

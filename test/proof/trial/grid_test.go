@@ -50,7 +50,7 @@ func TestGrid(t *testing.T) {
 		"### killed\n\n| session | date | commit | n | away, ms | lost | verdict |\n|---|---|---|---|---|---|---|\n" +
 			"| A, BFD | 2026-11-01 | aaa | 2 | 20 / 21 / 22 | 0 / 1 / 2 | green |\n" +
 			"| A | 2026-11-01 | aaa | 2 | 10 / 11 / 12 | 1 / 2 / 3 | green |\n\nNot measured yet: B.\n",
-		"\nWithout a value in 1 of 3 kinds of sessions: it has no BFD.\n\nNot measured yet: A, BFD.\n",
+		"\nWithout a value in 1 of 3 columns: it has no BFD.\n\nNot measured yet: A, BFD.\n",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks\n%s\nand is\n%s", want, page)
