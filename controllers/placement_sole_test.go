@@ -104,7 +104,8 @@ func TestSole(t *testing.T) {
 }
 
 // TestFaultSoleStays has the API server refuse to take back that an Announcement is the only one: no other one is
-// created until it has.
+// created until it has. This test shows the row "it refuses to take back that a node has one Announcement" of
+// docs/trust.md.
 func TestFaultSoleStays(t *testing.T) {
 	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"))
 	b.settle(b.PlacementReconciler)
