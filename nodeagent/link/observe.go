@@ -185,12 +185,8 @@ func toRoutes(r netlink.Route, family int, nameByIndex map[int]string) []plan.Ro
 	default:
 		route.Destination = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
-	hops := r.MultiPath
-	if len(hops) == 0 {
-		hops = []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via}}
-	}
 	var routes []plan.Route
-	for _, hop := range hops {
+	for _, hop := range hopsOf(&r) {
 		route.Interface = nameByIndex[hop.LinkIndex]
 		route.Gateway = gatewayOf(hop)
 		if route.Interface != "" {
@@ -198,6 +194,14 @@ func toRoutes(r netlink.Route, family int, nameByIndex map[int]string) []plan.Ro
 		}
 	}
 	return routes
+}
+
+// hopsOf returns the next hops of a route, which are one or several.
+func hopsOf(r *netlink.Route) []*netlink.NexthopInfo {
+	if len(r.MultiPath) > 0 {
+		return r.MultiPath
+	}
+	return []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via}}
 }
 
 // gatewayOf returns the gateway of a next hop; the zero Addr if it has none.

@@ -30,11 +30,7 @@ func (n *Netlink) GatewaysFrom(address netip.Addr) ([]netip.Addr, error) {
 	}
 	var gateways []netip.Addr
 	for i := range routes {
-		hops := routes[i].MultiPath
-		if len(hops) == 0 {
-			hops = []*netlink.NexthopInfo{{LinkIndex: routes[i].LinkIndex, Gw: routes[i].Gw, Via: routes[i].Via}}
-		}
-		for _, hop := range hops {
+		for _, hop := range hopsOf(&routes[i]) {
 			gateway := gatewayOf(hop)
 			if gateway.Is6() && gateway.IsLinkLocalUnicast() {
 				gateway = gateway.WithZone(strconv.Itoa(hop.LinkIndex))
