@@ -79,10 +79,9 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 	return plans
 }
 
-// planNode distributes the entries of one node over its Announcements. spec is what else
-// they say; only the first asks for the shared entries and for quick renewals, describes successors, and may be the
-// only one. A node that
-// runs no agent gets no new Announcement and, once it has withdrawn everything, has none.
+// planNode distributes the entries of one node over its Announcements. spec is what else they say; only the first
+// asks for the shared entries and for quick renewals, describes successors, and may be sole. A node that runs no agent
+// gets no new Announcement and, once it has withdrawn everything, has none.
 func (r *PlacementReconciler) planNode(
 	node string, spec v1.AnnouncementSpec, placed []placement.Placed, existing []*v1.Announcement, runsAgent bool,
 ) nodePlan {

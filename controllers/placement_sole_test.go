@@ -12,7 +12,8 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// checkSole fails the test if an Announcement is created whose node's agent watches another one alone.
+// checkSole fails the test if the manager creates an Announcement for a node that has one with `sole: true`, which is
+// all that the node's agent watches.
 func (b *placementBench) checkSole(created *v1.Announcement) {
 	b.Helper()
 	for _, a := range b.allAnnouncements() {
@@ -73,8 +74,8 @@ func (b *placementBench) createLocal(count int) (created []*corev1.Service) {
 	return created
 }
 
-// TestSole has nodes with Virtual addresses, whose agents watch one Announcement by its name, until there are Local
-// ones, and again when these have gone.
+// TestSole has nodes with Virtual addresses: the manager writes `sole: true` to the one Announcement of each, takes it
+// back when Local addresses come, and writes it again when these have gone.
 func TestSole(t *testing.T) {
 	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"),
 		benchService("a/remote", "10.9.0.9", "r", v1.PoolTypeRemote))
@@ -125,7 +126,7 @@ func TestFaultSoleStays(t *testing.T) {
 }
 
 // TestEndSole has a node that is to watch another one although no Local address can come to it, as while what is known
-// of its interfaces changes. What it watches alone is taken back first, once.
+// of its interfaces changes. The manager writes `sole: false` before it creates the Announcement with standby, once.
 func TestEndSole(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"))

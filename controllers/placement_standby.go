@@ -118,8 +118,9 @@ func (r *PlacementReconciler) writeAssignments(
 	}))
 }
 
-// endSole has the agent of a node watch all of the node's Announcements, of which announcing are those by which it
-// announces addresses, before the manager creates another one than that which says that it is the only one.
+// endSole writes `sole: false` to those of a node's Announcements that say otherwise, of which announcing are the
+// ones with addresses. The manager does so before it creates an Announcement with standby or asking for the node, of
+// which its agent would not know. Placement itself writes the ones with addresses, the first of them first.
 func (r *PlacementReconciler) endSole(ctx context.Context, announcing []*v1.Announcement) error {
 	for i, a := range announcing {
 		if !a.Spec.Sole {
