@@ -154,7 +154,7 @@ test-stacks: $(LAB) ## Run an agent beside systemd-networkd, NetworkManager and 
 	go test -tags stacks -count=1 -timeout 30m -v -run '^TestStack' ./nodeagent
 
 .PHONY: test-bgp
-test-bgp: ## Run the speaker's BGP against FRR and BIRD of Debian (apt-get install frr bird2), in network namespaces, as root
+test-bgp: ## Run the speaker's BGP against FRR, BIRD and ExaBGP of Debian (apt-get install frr bird2 exabgp), in network namespaces, as root
 	go test -tags routers -count=1 -v ./nodeagent/speaker/gobgp
 
 # The version from which the upgrade test upgrades: the last release before this commit,

@@ -1,5 +1,5 @@
 // Package routertest runs routers of other people in a network namespace of a test: FRRouting
-// (package frr of Debian), BIRD (bird2). Nothing is installed as a service: each daemon runs
+// (package frr of Debian), BIRD (bird2), ExaBGP (exabgp). Nothing is installed as a service: each daemon runs
 // by hand, with folders of its own.
 package routertest
 

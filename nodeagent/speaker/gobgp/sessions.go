@@ -265,7 +265,8 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 	if event.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && e.restsSince.IsZero() {
 		e.restsSince = at
 		e.lastError = fmt.Sprintf(
-			"the neighbour sent more than its share of %d routes: let it send none, the node takes none", maxReceivedPrefixes,
+			"the neighbour sent more than its share of the %d routes that all may send: let it send none, the node takes none",
+			maxReceivedPrefixes,
 		)
 	}
 	s.mu.Unlock()
