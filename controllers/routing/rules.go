@@ -201,10 +201,11 @@ func (r *rulesBuilder) addressesOutsidePools() (byGroup map[string]*netipx.IPSet
 			unknownBuilder.Remove(addr)
 		}
 		group, set := r.groupByName[name], r.setByName[name]
-		_, isStored := r.storedGroups[name]
+		stored, isStored := r.storedGroups[name]
 		switch {
 		case set != nil && set.Contains(addr):
-		case group != nil && (group.BGP != nil || r.isRestrictedByOther(addr)), group == nil && isStored:
+		case group == nil && isStored,
+			group != nil && (group.BGP != nil || group.NeedsHostRoutes || stored.HostRoutes || r.isRestrictedByOther(addr)):
 			builderOf(name).Add(addr)
 		case group == nil && (len(r.Routings) == 0 || r.withheld.Contains(addr)):
 			unknownBuilder.Add(addr)
@@ -254,11 +255,14 @@ func (r *rulesBuilder) isRestrictedByOther(addr netip.Addr) bool {
 	return false
 }
 
-// ruleOutsidePools is the rule, without ranges yet, of a group for addresses outside of pools: as it
-// is written, or as it was before the group was deleted.
+// ruleOutsidePools is the rule, without ranges yet, of a group for addresses outside of pools: as it is written, or as
+// it was before the group was deleted. A group that is not ready may not say which routes it would need: it keeps those
+// to single addresses.
 func (r *rulesBuilder) ruleOutsidePools(name string) groupRule {
 	if g := r.groupByName[name]; g != nil {
-		return groupRule{RoutingGroup: routingGroup(g, nil), createdAt: g.CreatedAt, isOutsidePools: true}
+		rule := routingGroup(g, nil)
+		rule.HostRoutes = rule.HostRoutes || r.storedGroups[name].HostRoutes
+		return groupRule{RoutingGroup: rule, createdAt: g.CreatedAt, isOutsidePools: true}
 	}
 	return groupRule{RoutingGroup: r.storedGroups[name], isOutsidePools: true}
 }

@@ -70,6 +70,10 @@ func TestRules(t *testing.T) {
 	restoredOpen.BGP = &v1.ServiceGroupBGP{Prepend: 1}
 	hosts := restored
 	hosts.NeedsHostRoutes = true
+	hostsNotReady := routing.Group{Name: "restored", NeedsHostRoutes: true}
+	hadHosts := map[string]*v1.NodeRouting{"n1": {Spec: v1.NodeRoutingSpec{
+		Groups: []v1.RoutingGroup{{Name: "restored", Ranges: []string{pool}, HostRoutes: true}},
+	}}}
 	rule := func(ranges ...string) map[string]*v1.NodeRouting {
 		return map[string]*v1.NodeRouting{"n1": {Spec: v1.NodeRoutingSpec{
 			Groups: []v1.RoutingGroup{{Name: "internal", Ranges: ranges, ServiceGroupBGP: *hidden}},
@@ -106,6 +110,19 @@ func TestRules(t *testing.T) {
 			nine + "=internal", false, "internal [" + ofNine + "]; restored [" + other + "]", "",
 		},
 		{"not ready, and says nothing", []routing.Group{plainNotReady, restored}, none, nine + "=internal", false, "", ""},
+		{
+			"Services with policy Local, and not ready", []routing.Group{hostsNotReady}, none, nine + "=restored", false,
+			"restored [" + ofNine + "] hosts", "",
+		},
+		{
+			"not ready, and had routes to single addresses", []routing.Group{{Name: "restored"}}, hadHosts, nine + "=restored",
+			false, "restored [" + ofNine + "] hosts", "",
+		},
+		{
+			"Services with policy Local, of which one is outside of the pool", []routing.Group{hosts}, none,
+			nine + "=restored " + five + "=restored", false,
+			"restored [" + ofFive + "] hosts; restored [" + other + "] hosts", "",
+		},
 		{"not ready, and nothing was stored", []routing.Group{notReady}, nil, nine + "=internal", false,
 			"internal [" + ofNine + "] hidden", ""},
 		{"not ready, and nothing is in use", []routing.Group{notReady}, rule(pool), "", false, "", ""},
