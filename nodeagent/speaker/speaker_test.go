@@ -686,7 +686,8 @@ func TestPasswordFiles(t *testing.T) {
 	}
 }
 
-// TestPasswordChanges replaces the file with a password: the session begins anew.
+// TestPasswordChanges replaces the file with a password: the session begins anew. It goes on while another file is to
+// have the password.
 func TestPasswordChanges(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	if err := os.Mkdir(w.PasswordDir, 0o700); err != nil {
@@ -702,6 +703,15 @@ func TestPasswordChanges(t *testing.T) {
 		}
 		w.expect("+192.0.2.1 " + password)
 	}
+	// Another BGPPeer has the neighbour, and the kubelet brings its password later.
+	routing = routing.DeepCopy()
+	routing.Generation, routing.Spec.Peers[0].Name, routing.Spec.Peers[0].PasswordFile = 2, "q", "q"
+	w.setRouting(routing, false)
+	w.expect()
+	if err := os.Rename(filepath.Join(w.PasswordDir, "p"), filepath.Join(w.PasswordDir, "q")); err != nil {
+		t.Fatal(err)
+	}
+	w.expect()
 }
 
 // TestLock has a second speaker wait until the first one is gone.

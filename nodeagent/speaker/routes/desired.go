@@ -87,6 +87,8 @@ type Inputs struct {
 	// AddressesOn returns all addresses that an interface has.
 	AddressesOn func(iface string) ([]plan.Address, error)
 	Drain       DrainPhase
+	// Held are the neighbours that the library has.
+	Held []Peer
 	// Password returns the password in a file, if it is there.
 	Password func(file string) (string, bool)
 	// RouterAddressOn returns the address of the one router on an interface, or why there is none.
@@ -148,15 +150,14 @@ func Decide(in Inputs) Config {
 // resolvePeer resolves a neighbour, or says why no session can be opened.
 func (in *Inputs) resolvePeer(p purelbv1.RoutingPeer) (Peer, string) {
 	peer := Peer{RoutingPeer: p, SetsRestartState: in.IsRestart && p.RestartSeconds > 0}
-	if p.PasswordFile != "" {
-		password, exists := in.Password(p.PasswordFile)
-		if !exists {
-			return peer, "the password is not on the node yet: see passwordSecretRef of the BGPPeer"
-		}
-		peer.Password = password
-	}
 	if why := in.setNeighbourAddress(&peer); why != "" {
 		return peer, why
+	}
+	if p.PasswordFile != "" {
+		var isKnown bool
+		if peer.Password, isKnown = in.passwordOf(&peer); !isKnown {
+			return peer, "the password is not on the node yet: see passwordSecretRef of the BGPPeer"
+		}
 	}
 	// A link-local neighbour is reached from the link-local address of its interface.
 	if p.SourceInterface != "" && !peer.Neighbour.IsLinkLocalUnicast() {
@@ -171,6 +172,21 @@ func (in *Inputs) resolvePeer(p purelbv1.RoutingPeer) (Peer, string) {
 		peer.SourceAddress = source.String()
 	}
 	return peer, ""
+}
+
+// passwordOf returns the password in a neighbour's file. While that is not there, as the kubelet brings it later than
+// the NodeRouting names it, a session that there is goes on with what it was opened with: the password of the file
+// before, or none.
+func (in *Inputs) passwordOf(peer *Peer) (password string, isKnown bool) {
+	if password, isKnown = in.Password(peer.PasswordFile); isKnown {
+		return password, true
+	}
+	for i := range in.Held {
+		if in.Held[i].Neighbour == peer.Neighbour {
+			return in.Held[i].Password, true
+		}
+	}
+	return "", false
 }
 
 // setNeighbourAddress sets the address of a neighbour, or says why it is not known.

@@ -294,6 +294,37 @@ func TestPeers(t *testing.T) {
 	}
 }
 
+// TestPasswords has a file with a password that is not there, or is: a session that there is goes on until it is.
+func TestPasswords(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		file string // what is in it
+		held []routes.Peer
+		want string
+	}{
+		{"no session, no file", "", nil, "waits"},
+		{"no session", "new", nil, "new"},
+		{"a session, no file", "", []routes.Peer{{Neighbour: first, Password: "old"}}, "old"},
+		{"a session without a password, no file", "", []routes.Peer{{Neighbour: first}}, ""},
+		{"another session, no file", "", []routes.Peer{{Neighbour: second, Password: "old"}}, "waits"},
+		{"a session", "new", []routes.Peer{{Neighbour: first, Password: "old"}}, "new"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			in := inputs()
+			in.Spec.Peers = []purelbv1.RoutingPeer{{Name: "p", Address: first.String(), PasswordFile: "p"}}
+			in.Held = row.held
+			in.Password = func(string) (string, bool) { return row.file, row.file != "" }
+			d, got := routes.Decide(in), "waits"
+			if len(d.Peers) == 1 && len(d.Waiting) == 0 {
+				got = d.Peers[0].Password
+			}
+			if got != row.want {
+				t.Errorf("the password is %q, not %q", got, row.want)
+			}
+		})
+	}
+}
+
 // TestSourceInterface has neighbours that the node reaches from an address of its interface lo.
 func TestSourceInterface(t *testing.T) {
 	at := func(iface, text string, change func(*plan.Address)) plan.Address {
