@@ -40,7 +40,7 @@ func peerRows() []peerRow {
 			"from link-local", asn + "discover: DefaultGateway\nsourceAddress: fe80::1",
 			refusedAt(
 				source, "fe80::1",
-				"a link-local address says nothing without its interface: set spec.interface instead, or spec.discover",
+				"a link-local address of IPv6 says nothing without its interface: set spec.interface instead, or spec.discover",
 			),
 		},
 		{

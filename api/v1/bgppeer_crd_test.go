@@ -53,8 +53,9 @@ families: [IPv4, IPv6]`, nil},
 		},
 		{
 			"link-local", minimal + "peerAddress: fe80::1",
-			[]cause{{"spec.peerAddress", "of a neighbour with a link-local address, name the interface"}},
+			[]cause{{"spec.peerAddress", "of a neighbour with an IPv6 link-local address, name the interface"}},
 		},
+		{"link-local of IPv4", minimal + "peerAddress: 169.254.255.1", nil},
 		{"source by its interface", at + "sourceInterface: lo", nil},
 		{
 			"source twice", at + "sourceInterface: lo\nsourceAddress: 192.0.2.11",

@@ -142,7 +142,7 @@ type BGPPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=39
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
-	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast()",message="must be the address of one host on the network; of a neighbour with a link-local address, name the interface, or use discover"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).family() == 4 && ip(self).isLinkLocalUnicast()",message="must be the address of one host on the network; of a neighbour with an IPv6 link-local address, name the interface, or use discover"
 	PeerAddress string `json:"peerAddress,omitempty"`
 
 	// interface of the node on which the one router is the neighbour, by its IPv6

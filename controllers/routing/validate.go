@@ -62,8 +62,8 @@ func validateAddress(path *field.Path, text string) field.ErrorList {
 		why = fmt.Sprintf("write it as an IPv4 address: %s", addr.Unmap())
 	case addr.IsUnspecified(), addr.IsMulticast(), addr.IsLoopback():
 		why = "must be the address of one host on the network"
-	case addr.IsLinkLocalUnicast():
-		why = "a link-local address says nothing without its interface: set spec.interface instead, or spec.discover"
+	case addr.Is6() && addr.IsLinkLocalUnicast():
+		why = "a link-local address of IPv6 says nothing without its interface: set spec.interface instead, or spec.discover"
 	}
 	if why == "" {
 		return nil

@@ -26,9 +26,10 @@ func TestValidate(t *testing.T) {
 		{"the node itself", at + "'::1'", "spec.peerAddress: " + oneHost},
 		{
 			"an address of any link", at + "'fe80::1'",
-			"spec.peerAddress: a link-local address says nothing without its interface: set spec.interface instead, or " +
-				"spec.discover",
+			"spec.peerAddress: a link-local address of IPv6 says nothing without its interface: set spec.interface instead, " +
+				"or spec.discover",
 		},
+		{"an IPv4 address of any link", at + "169.254.255.1", ""},
 		{"a source", at + "192.0.2.1\nsourceAddress: 192.0.2.9", ""},
 		{"a source that is no host", at + "192.0.2.1\nsourceAddress: 127.0.0.1", "spec.sourceAddress: " + oneHost},
 		{"a selector", at + "192.0.2.1\nnodeSelector: {matchExpressions: [{key: rack, operator: Exists}]}", ""},

@@ -205,8 +205,8 @@ func (e *sessionEvents) noteSent(isUp bool, sent uint64, hold time.Duration, now
 	return now.Sub(e.sentAt) > 2*hold
 }
 
-// negotiatedFamilies are the families that both sides of a session have said they know. Between link-local addresses
-// the next hop of IPv4 routes is one of IPv6, and the neighbour has to take such (RFC 8950): others drop the routes.
+// negotiatedFamilies are the families that both sides of a session have said they know. Between link-local addresses of
+// IPv6 the next hop of IPv4 routes is one of IPv6, and the neighbour has to take such (RFC 8950): others drop the routes.
 func negotiatedFamilies(p *api.Peer, neighbour netip.Addr) []purelbv1.IPFamily {
 	var families []purelbv1.IPFamily
 	remote, takesIPv6NextHop := map[api.Family_Afi]bool{}, false
@@ -223,7 +223,7 @@ func negotiatedFamilies(p *api.Peer, neighbour netip.Addr) []purelbv1.IPFamily {
 	for _, f := range p.AfiSafis {
 		switch afi := f.GetConfig().GetFamily().GetAfi(); {
 		case !remote[afi]:
-		case afi == api.Family_AFI_IP && neighbour.IsLinkLocalUnicast() && !takesIPv6NextHop:
+		case afi == api.Family_AFI_IP && neighbour.Is6() && neighbour.IsLinkLocalUnicast() && !takesIPv6NextHop:
 		case afi == api.Family_AFI_IP:
 			families = append(families, "IPv4")
 		case afi == api.Family_AFI_IP6:

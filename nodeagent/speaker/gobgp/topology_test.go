@@ -4,6 +4,7 @@ package gobgp_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,6 +59,24 @@ func TestMultihop(t *testing.T) {
 	if hops := router.Details("ipv4", "198.51.100.1/32").NextHops; len(hops) != 1 || hops[0] != "192.0.2.11" {
 		t.Errorf("next hops: %v", hops)
 	}
+}
+
+// TestLinkLocalOfIPv4 has a router with an IPv4 link-local address: the session needs no extended next hops.
+func TestLinkLocalOfIPv4(t *testing.T) {
+	where := routerOn(t)
+	where.Run(t, "ip addr add 169.254.255.1/31 dev far")
+	nstest.Run(t, "ip addr add 169.254.255.0/31 dev eth0")
+	router := routertest.StartFRR(t, where, strings.ReplaceAll(bgpd, "192.0.2.11", "169.254.255.0"))
+	s := newSpeaker(t)
+	s.hold(t, routes.Config{Peers: []routes.Peer{peer("169.254.255.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
+	eventually(t, "FRR has the route, by the node's link-local address", func() bool {
+		hops := router.Details("ipv4", "198.51.100.1/32").NextHops
+		return len(hops) == 1 && hops[0] == "169.254.255.0"
+	}, func() string { return router.Show("show bgp ipv4 unicast") + router.Log() })
+	eventually(t, "the node says that the session carries IPv4, and one route", func() bool {
+		session := s.session(t, "169.254.255.1")
+		return slices.Equal(session.Families, []purelbv1.IPFamily{"IPv4"}) && session.Advertised == 1
+	}, func() string { return fmt.Sprintf("%+v", s.session(t, "169.254.255.1")) })
 }
 
 // TestRouteReflector has FRR reflect the node's routes, in the node's own autonomous system, to BIRD, which has a

@@ -159,8 +159,8 @@ func (in *Inputs) resolvePeer(p purelbv1.RoutingPeer) (Peer, string) {
 			return peer, "the password is not on the node yet: see passwordSecretRef of the BGPPeer"
 		}
 	}
-	// A link-local neighbour is reached from the link-local address of its interface.
-	if p.SourceInterface != "" && !peer.Neighbour.IsLinkLocalUnicast() {
+	// A neighbour with an IPv6 link-local address is reached from that of its interface.
+	if p.SourceInterface != "" && (peer.Neighbour.Is4() || !peer.Neighbour.IsLinkLocalUnicast()) {
 		addresses, err := in.AddressesOn(p.SourceInterface)
 		if err != nil {
 			return peer, err.Error()

@@ -151,7 +151,7 @@ func reportOf(p Peer, s *Session) purelbv1.RoutingSession {
 		report.LastError = fmt.Sprintf(
 			"the neighbour does not take %s in this session: enable the address family there", joinFamilies(missing),
 		)
-		if p.Neighbour.IsLinkLocalUnicast() && slices.Contains(missing, "IPv4") {
+		if p.Neighbour.Is6() && p.Neighbour.IsLinkLocalUnicast() && slices.Contains(missing, "IPv4") {
 			report.LastError += ", with next hops of IPv6 for routes of IPv4 (extended next hop, RFC 8950)"
 		}
 	}
