@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -19,27 +18,24 @@ const (
 // takeLock waits until no other speaker of the node runs. The kernel gives up the lock when the
 // process ends, however it ends.
 func takeLock(ctx context.Context, dir string) error {
-	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	path := filepath.Join(dir, lockFile)
+	// The descriptor stays open: it is the lock. An os.File would be closed with the next garbage collection.
+	lock, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return fmt.Errorf("open the lock: %w", err)
+		return fmt.Errorf("open the lock %s: %w", path, err)
 	}
 	for {
-		err := flock(lock)
+		err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
-			return nil // the file stays open: it is the lock
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close())
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return errors.Join(fmt.Errorf("lock %s: %w", path, err), unix.Close(lock))
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), lock.Close())
+			return errors.Join(ctx.Err(), unix.Close(lock))
 		case <-time.After(lockInterval):
 		}
 	}
-}
-
-// flock locks a file, or fails with EWOULDBLOCK.
-func flock(f *os.File) error {
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) //nolint:gosec // a file descriptor
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -714,14 +716,15 @@ func TestPasswordChanges(t *testing.T) {
 	w.expect()
 }
 
-// TestLock has a second speaker wait until the first one is gone.
+// TestLock has a second speaker wait until the first one is gone, and a third one until the second one is, which the
+// test does not await.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
-	first, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	first, err := unix.Open(filepath.Join(dir, lockFile), unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := flock(first); err != nil {
+	if err := unix.Flock(first, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		t.Fatal(err)
 	}
 	taken := make(chan error, 1)
@@ -731,11 +734,19 @@ func TestLock(t *testing.T) {
 		t.Fatalf("two speakers at once: %v", err)
 	case <-time.After(3 * lockInterval):
 	}
-	if err := first.Close(); err != nil {
+	if err := unix.Close(first); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-taken; err != nil {
 		t.Fatal(err)
+	}
+	for range 3 { // what nobody refers to any more is closed
+		runtime.GC()
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := takeLock(ended, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("a third speaker starts: %v", err)
 	}
 }
 
