@@ -83,7 +83,7 @@ func announcedOnStaying(nodes []Node, announcements []v1.Announcement) map[netip
 		if !isStaying[a.Spec.NodeName] {
 			continue
 		}
-		desired := virtualAddressesOf(a.Spec.Addresses)
+		desired := addressesOf(a.Spec.Addresses, v1.AnnounceVirtual)
 		for addr := range reportedAddresses(a) {
 			announced[addr] = announced[addr] || desired[addr]
 		}
@@ -97,7 +97,7 @@ func lingeringAddresses(announcements []v1.Announcement, commons []v1.CommonAnno
 	nodes := map[string]bool{}
 	for i := range announcements {
 		a := &announcements[i]
-		desired := virtualAddressesOf(a.Spec.Addresses)
+		desired := addressesOf(a.Spec.Addresses)
 		for addr := range reportedAddresses(a) {
 			if !desired[addr] {
 				left, nodes[a.Spec.NodeName] = append(left, LingeringAddress{a.Spec.NodeName, addr}), true
@@ -110,12 +110,12 @@ func lingeringAddresses(announcements []v1.Announcement, commons []v1.CommonAnno
 		if !nodes[spec.NodeName] {
 			continue
 		}
-		for addr := range virtualAddressesOf(spec.Addresses) {
+		for addr := range addressesOf(spec.Addresses) {
 			isDesired[LingeringAddress{spec.NodeName, addr}] = true
 		}
 		for j := range commons {
 			if common := &commons[j].Spec; spec.IncludeCommonAnnouncements && common.LBNodeAgent == spec.LBNodeAgent {
-				for addr := range virtualAddressesOf(common.Addresses) {
+				for addr := range addressesOf(common.Addresses) {
 					isDesired[LingeringAddress{spec.NodeName, addr}] = true
 				}
 			}
@@ -124,11 +124,12 @@ func lingeringAddresses(announcements []v1.Announcement, commons []v1.CommonAnno
 	return slices.DeleteFunc(left, func(l LingeringAddress) bool { return isDesired[l] })
 }
 
-// virtualAddressesOf returns the Virtual addresses of entries.
-func virtualAddressesOf(entries []v1.AnnouncedAddress) map[netip.Addr]bool {
+// addressesOf returns the addresses of entries of these types, or of any.
+func addressesOf(entries []v1.AnnouncedAddress, types ...v1.AnnounceType) map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
 	for i := range entries {
-		if addr, err := netip.ParseAddr(entries[i].Address); err == nil && entries[i].Type == v1.AnnounceVirtual {
+		addr, err := netip.ParseAddr(entries[i].Address)
+		if err == nil && (len(types) == 0 || slices.Contains(types, entries[i].Type)) {
 			addrs[addr] = true
 		}
 	}

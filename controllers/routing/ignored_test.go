@@ -40,6 +40,8 @@ func virtualEntries(texts string) (entries []v1.AnnouncedAddress) {
 // TestIgnoredAddresses has a node n1 which still has 10.1.0.1, for the time in which agents withdraw addresses.
 func TestIgnoredAddresses(t *testing.T) {
 	left := announcementOf("n1", "", "10.1.0.1")
+	local := announcementOf("n1", "10.1.0.1", "10.1.0.1")
+	local.Spec.Addresses[0].Type = v1.AnnounceLocal
 	leaving := func(n *routing.Node) { n.IsStaying = false }
 	for _, row := range []struct {
 		name          string
@@ -48,6 +50,7 @@ func TestIgnoredAddresses(t *testing.T) {
 		shared        string // what all nodes announce
 		want          map[string]string
 		after         time.Duration
+		isClean       bool // no address lingers
 	}{
 		{
 			name: "the agent has time", after: -time.Millisecond,
@@ -61,19 +64,20 @@ func TestIgnoredAddresses(t *testing.T) {
 			want: map[string]string{"n1": "10.1.0.1-10.1.0.1"},
 		},
 		{
-			name: "the node is to announce it",
+			name: "the node is to announce it", isClean: true,
 			announcements: []v1.Announcement{
 				announcementOf("n1", "10.1.0.1", "10.1.0.1"), announcementOf("n2", "10.1.0.1", "10.1.0.1"),
 			},
 		},
+		{name: "the node is to announce it as a Local one", isClean: true, announcements: []v1.Announcement{local}},
 		{
-			name: "it is in another Announcement of the node",
+			name: "it is in another Announcement of the node", isClean: true,
 			announcements: []v1.Announcement{
 				left, announcementOf("n1", "10.1.0.1", ""), announcementOf("n2", "10.1.0.1", "10.1.0.1"),
 			},
 		},
 		{
-			name: "all nodes are to announce it", shared: "10.1.0.1",
+			name: "all nodes are to announce it", isClean: true, shared: "10.1.0.1",
 			announcements: []v1.Announcement{left, announcementOf("n2", "10.1.0.1", "10.1.0.1")},
 		},
 		{
@@ -90,7 +94,7 @@ func TestIgnoredAddresses(t *testing.T) {
 			announcements: []v1.Announcement{left, announcementOf("n2", "10.1.0.1", "10.1.0.1")},
 		},
 		{
-			name: "it has never been there",
+			name: "it has never been there", isClean: true,
 			announcements: []v1.Announcement{
 				announcementOf("n1", "", "!10.1.0.1"), announcementOf("n2", "10.1.0.1", "10.1.0.1"),
 			},
@@ -154,7 +158,7 @@ func TestIgnoredAddresses(t *testing.T) {
 				t.Errorf("ignored (-want +got):\n%s", diff)
 			}
 			isLeft := len(got.LingeringSince) > 0
-			if isLeft != (got.Wait > 0) || got.Wait > first.Wait || len(want) > 0 && !isLeft {
+			if isLeft == row.isClean || isLeft != (got.Wait > 0) || got.Wait > first.Wait || len(want) > 0 && !isLeft {
 				t.Errorf("left since %v, and waits %s", got.LingeringSince, got.Wait)
 			}
 		})
