@@ -245,6 +245,32 @@ func TestCommunitiesOfServices(t *testing.T) {
 	}
 }
 
+// TestRulesRefused has rules that the library does not take: without them a new neighbour is not added, which might
+// be sent what it is not to have, and no routes are.
+func TestRulesRefused(t *testing.T) {
+	_, port := startRouter(t, nodeASN)
+	node, router := startNode(t), gracefulRouter(port)
+	prefix := netip.MustParsePrefix("198.51.100.1/32")
+	changes := routes.Changes{
+		ReplacesRules: true, Rules: []routes.Rule{{Neighbours: []netip.Addr{{}}, Reject: true}},
+		AddPaths: []routes.Path{{Prefix: prefix}}, AddPeers: []routes.Peer{router},
+	}
+	refused := node.Apply(t.Context(), changes)
+	if refused.Rules == nil || refused.Paths[prefix] == nil || refused.Peers[router.Neighbour] == nil {
+		t.Errorf("refused: %+v", refused)
+	}
+	if len(node.neighbours) > 0 || len(node.prefixes) > 0 {
+		t.Errorf("the library has %v and %v", node.neighbours, node.prefixes)
+	}
+	changes.Rules[0].Neighbours[0] = netip.MustParseAddr("192.0.2.77")
+	if refused = node.Apply(t.Context(), changes); refused.Err() != nil {
+		t.Error(refused.Err())
+	}
+	if len(node.neighbours) != 1 || len(node.prefixes) != 1 {
+		t.Errorf("the library has %v and %v", node.neighbours, node.prefixes)
+	}
+}
+
 // startNode starts a library that ends with the test.
 func startNode(t *testing.T) *Server {
 	t.Helper()

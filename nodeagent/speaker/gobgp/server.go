@@ -139,8 +139,8 @@ func (s *Server) startLibrary(ctx context.Context, routerID netip.Addr, asn uint
 }
 
 // Apply makes the changes, in their order, and returns what the library refuses. It goes on after that, so
-// that one neighbour that the library does not take holds up no other. Only without their rules no paths are
-// added.
+// that one neighbour that the library does not take holds up no other. Only without their rules no paths and no
+// neighbours are added.
 func (s *Server) Apply(ctx context.Context, c routes.Changes) routes.Refusals {
 	refused := routes.Refusals{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
 	for _, prefix := range c.RemovePaths {
@@ -169,7 +169,11 @@ func (s *Server) Apply(ctx context.Context, c routes.Changes) routes.Refusals {
 	}
 	share := maxReceivedPrefixes / max(1, len(s.neighbours)+len(c.AddPeers))
 	for _, p := range c.AddPeers {
-		setError(refused.Peers, p.Neighbour, s.addPeer(ctx, neighbour{p, share}))
+		err := refused.Rules // by the rules before, a new neighbour might be sent all routes
+		if err == nil {
+			err = s.addPeer(ctx, neighbour{p, share})
+		}
+		setError(refused.Peers, p.Neighbour, err)
 	}
 	if c.ResendsRoutes && refused.Rules == nil {
 		refused.Rules = s.bgp.ResetPeer(
