@@ -133,6 +133,11 @@ func (r *PeerResult) addPeers(p *v1.BGPPeer, n *Node, stored, peers []v1.Routing
 		r.Problems = append(r.Problems, fmt.Sprintf("the agent of node %s has yet to report its gateways", n.Name))
 	}
 	for _, at := range neighbours {
+		if at.isKept && n.HasReportedFacts {
+			r.Problems = append(r.Problems, fmt.Sprintf(
+				"node %s reports no %s gateway any more, and keeps the session with %s", n.Name, v1.FamilyOf(at.addr), at.addr,
+			))
+		}
 		peer := renderPeer(p, own, at)
 		if slices.ContainsFunc(peers, func(other v1.RoutingPeer) bool { return isSameNeighbour(&other, &peer) }) {
 			r.ConflictNodes = append(r.ConflictNodes, n.Name)
@@ -167,10 +172,13 @@ func isSameNeighbour(a, b *v1.RoutingPeer) bool {
 type neighbour struct {
 	addr  netip.Addr
 	iface string
+	// isKept is that the node discovered it, and reports no gateway of its family now.
+	isKept bool
 }
 
-// neighboursOf returns where the neighbours are that a BGPPeer gives a node. Those that a node is to
-// discover stay as they are stored until its agent has reported facts.
+// neighboursOf returns where the neighbours are that a BGPPeer gives a node. Those of a family that a node is to
+// discover stay as they are stored while it reports no gateway of that family: its agent has yet to report any, or its
+// default route is away. A session ends when its neighbour is gone, not because a route is.
 func neighboursOf(p *v1.BGPPeer, n *Node, stored []v1.RoutingPeer) []neighbour {
 	switch {
 	case p.Spec.Interface != "":
@@ -183,14 +191,7 @@ func neighboursOf(p *v1.BGPPeer, n *Node, stored []v1.RoutingPeer) []neighbour {
 		return []neighbour{{addr: addr}}
 	}
 	var found []neighbour
-	if !n.HasReportedFacts {
-		for i := range stored {
-			if addr, err := netip.ParseAddr(stored[i].Address); err == nil {
-				found = append(found, neighbour{addr: addr, iface: stored[i].Interface})
-			}
-		}
-		return found
-	}
+	hasFamily := map[v1.IPFamily]bool{}
 	source, _ := netip.ParseAddr(p.Spec.SourceAddress)
 	for _, g := range n.gateways() {
 		gateway, err := netip.ParseAddr(g.Address)
@@ -201,8 +202,13 @@ func neighboursOf(p *v1.BGPPeer, n *Node, stored []v1.RoutingPeer) []neighbour {
 		if gateway.IsLinkLocalUnicast() {
 			at.iface = string(g.Interface)
 		}
-		if !slices.Contains(found, at) {
+		if hasFamily[v1.FamilyOf(gateway)] = true; !slices.Contains(found, at) {
 			found = append(found, at)
+		}
+	}
+	for i := range stored {
+		if addr, err := netip.ParseAddr(stored[i].Address); err == nil && !hasFamily[v1.FamilyOf(addr)] {
+			found = append(found, neighbour{addr: addr, iface: stored[i].Interface, isKept: true})
 		}
 	}
 	return found

@@ -253,6 +253,44 @@ func TestFactsAway(t *testing.T) {
 	}
 }
 
+// TestDefaultRouteAway has a node that discovered a gateway of each family, and reports others now: the session with one
+// stays while there is no other of its family.
+func TestDefaultRouteAway(t *testing.T) {
+	const four, six = "192.0.2.1", "2001:db8::1"
+	const noFour = "node n1 reports no IPv4 gateway any more, and keeps the session with " + four
+	const noSix = "node n1 reports no IPv6 gateway any more, and keeps the session with " + six
+	for _, row := range []struct {
+		name           string
+		gateways       []string
+		want, problems []string
+	}{
+		{"both are there", []string{four, six}, []string{four, six}, nil},
+		{"none is there", nil, []string{four, six}, []string{noFour, noSix}},
+		{"one is there", []string{six}, []string{six, four}, []string{noFour}},
+		{"another one is there", []string{"192.0.2.2", six}, []string{"192.0.2.2", six}, nil},
+		{"another one is there, and none of IPv6", []string{"192.0.2.2"}, []string{"192.0.2.2", six}, []string{noSix}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			const spec = "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway"
+			in := routing.Inputs{Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{peer(t, "p", spec, 0)}, Now: began}
+			in.Nodes[0].Interfaces[0].Gateways = []string{four, six}
+			in.Routings = map[string]*v1.NodeRouting{"n1": {Spec: routing.Render(in).Specs["n1"]}}
+			in.Nodes[0].Interfaces[0].Gateways = row.gateways
+			result := routing.Render(in)
+			var got []string
+			for _, p := range result.Specs["n1"].Peers {
+				got = append(got, p.Address)
+			}
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("neighbours (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(row.problems, result.Peers["p"].Problems); diff != "" {
+				t.Errorf("problems (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestSettings has what a BGPPeer may say of its sessions, and what a speaker is told instead of the
 // defaults.
 func TestSettings(t *testing.T) {
