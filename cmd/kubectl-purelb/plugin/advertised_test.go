@@ -29,7 +29,7 @@ func TestExplainAdvertised(t *testing.T) {
 	}{
 		"a session is down": {func(*Objects) {}, []string{
 			"1 of 2 sessions carries it", "node1 router 192.168.1.1 yes",
-			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+			"node2 router 192.168.1.1 no the session is Idle: the neighbour does not answer on the link (no route to host)",
 		}},
 		"no BGPPeer": {func(o *Objects) { o.BGPPeers, o.NodeRoutings = nil, nil }, []string{
 			"there is no BGPPeer: PureLB does not know whether routers reach it",
@@ -45,45 +45,45 @@ func TestExplainAdvertised(t *testing.T) {
 		}},
 		"advertised to the neighbour by name": {routed(v1.ServiceGroupBGP{Peers: []string{"router"}}), []string{
 			"1 of 2 sessions carries it", "node1 router 192.168.1.1 yes",
-			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+			"node2 router 192.168.1.1 no the session is Idle: the neighbour does not answer on the link (no route to host)",
 		}},
 		"another family": {ofNode1(func(r *v1.NodeRouting) {
 			r.Status.Sessions[0].Families = []v1.IPFamily{"IPv6"}
 		}), []string{
 			"0 of 2 sessions carry it", "node1 router 192.168.1.1 no the session carries no IPv4",
-			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+			"node2 router 192.168.1.1 no the session is Idle: the neighbour does not answer on the link (no route to host)",
 		}},
 		"no networks": {ofNode1(func(r *v1.NodeRouting) { r.Status.Networks = 0 }), []string{
 			"0 of 2 sessions carry it", "node1 router 192.168.1.1 no the speaker has no network to advertise",
-			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+			"node2 router 192.168.1.1 no the session is Idle: the neighbour does not answer on the link (no route to host)",
 		}},
 		"no route sent": {ofNode1(func(r *v1.NodeRouting) {
 			r.Status.Sessions[0].Unsent = []string{"0.0.0.0-255.255.255.255"}
 		}), []string{
 			"0 of 2 sessions carry it", "node1 router 192.168.1.1 no the node has sent the neighbour no route to it: see " +
 				"the condition Ready of its NodeRouting",
-			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+			"node2 router 192.168.1.1 no the session is Idle: the neighbour does not answer on the link (no route to host)",
 		}},
 		"no route sent to others": {ofNode1(func(r *v1.NodeRouting) {
 			r.Status.Sessions[0].Unsent = []string{"192.0.2.1-192.0.2.1"}
 		}), []string{
 			"1 of 2 sessions carries it", "node1 router 192.168.1.1 yes",
-			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+			"node2 router 192.168.1.1 no the session is Idle: the neighbour does not answer on the link (no route to host)",
 		}},
 		"draining": {ofNode1(func(r *v1.NodeRouting) { r.Spec.DrainSince = &metav1.Time{Time: time.Unix(0, 0)} }), []string{
 			"1 of 2 sessions carries it",
 			"node1 router 192.168.1.1 yes the node is drained: the neighbour is asked to prefer others",
-			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+			"node2 router 192.168.1.1 no the session is Idle: the neighbour does not answer on the link (no route to host)",
 		}},
 		"drained": {ofNode1(func(r *v1.NodeRouting) {
 			r.Spec.DrainSince, r.Status.Drained = &metav1.Time{Time: time.Unix(0, 0)}, true
 		}), []string{
 			"0 of 2 sessions carry it", "node1 router 192.168.1.1 no the node is drained",
-			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+			"node2 router 192.168.1.1 no the session is Idle: the neighbour does not answer on the link (no route to host)",
 		}},
 		"not on the node": {func(o *Objects) { o.Announcements[0].Status.CommonAnnouncementsRevision = nil }, []string{
 			"0 of 2 sessions carry it", "node1 router 192.168.1.1 no the node does not have it",
-			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+			"node2 router 192.168.1.1 no the session is Idle: the neighbour does not answer on the link (no route to host)",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
