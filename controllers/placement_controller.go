@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/internal/pacing"
 )
 
@@ -60,6 +61,9 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 		return reconcile.Result{RequeueAfter: batchWait}, nil
 	}
 	now := r.Now()
+	if len(cluster.routings) > 0 {
+		cluster.ruled = routing.NewRuledAddresses(routingGroups(cluster.groups, cluster.catalog, nil), cluster.routings)
+	}
 	r.Liveness.SetHeartbeats(cluster.heartbeatPeriods())
 	inputs := cluster.placementInputs(r.Liveness.LivenessOf, now, r.IsDefaultLoadBalancer)
 	inputs.NamesSuccessors, inputs.Standbys = r.NamesSuccessors, storedObjectsByNode(cluster.standbys)

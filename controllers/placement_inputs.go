@@ -17,6 +17,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/controllers/routing"
 )
 
 // cluster is what the cache holds of everything that placement depends on.
@@ -30,7 +31,10 @@ type cluster struct {
 	askings       []v1.Announcement // those that say what to find out about another node's addresses
 	commons       []v1.CommonAnnouncement
 	routings      map[string]*v1.NodeRouting // by node
+	groups        []v1.ServiceGroup
 	catalog       allocation.Catalog
+	// ruled says which addresses speakers know how to advertise; nil is all.
+	ruled *routing.RuledAddresses
 }
 
 // gatherCluster reads the cluster from the cache. Objects are the cache's own: they must
@@ -61,7 +65,7 @@ func gatherExceptEndpoints(ctx context.Context, c client.Reader, namespace strin
 	if err := c.List(ctx, &groups, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list ServiceGroups: %w", err)
 	}
-	cluster.catalog = allocation.NewCatalog(groups.Items, namespace)
+	cluster.groups, cluster.catalog = groups.Items, allocation.NewCatalog(groups.Items, namespace)
 	all, err := listAllAnnouncements(ctx, c, namespace)
 	if err != nil {
 		return nil, err
@@ -154,6 +158,7 @@ func (c *cluster) placementInputs(
 		inputs.Nodes = append(inputs.Nodes, node)
 	}
 	inputs.Addresses = c.placementAddresses(isDefaultLoadBalancer)
+	c.setAwaitsRule(&inputs)
 	for _, a := range inputs.Addresses {
 		if a.PoolType != v1.PoolTypeRemote { // its group may be gone
 			inputs.LocalSubnets = append(inputs.LocalSubnets, netip.PrefixFrom(a.Addr, a.Addr.BitLen()))
@@ -422,6 +427,25 @@ func (c *cluster) placementAddresses(isDefaultLoadBalancer bool) []placement.Add
 		addresses = append(addresses, out)
 	}
 	return addresses
+}
+
+// setAwaitsRule sets of which addresses that no node announces yet a speaker has to be told first how to advertise them.
+func (c *cluster) setAwaitsRule(inputs *placement.Inputs) {
+	if c.ruled == nil {
+		return
+	}
+	isAnnounced := map[netip.Addr]bool{}
+	for i := range inputs.Entries {
+		isAnnounced[inputs.Entries[i].Addr] = true
+	}
+	for i := range inputs.SharedEntries {
+		isAnnounced[inputs.SharedEntries[i].Addr] = true
+	}
+	for i := range inputs.Addresses {
+		if a := &inputs.Addresses[i]; !isAnnounced[a.Addr] {
+			a.AwaitsRuleOn = c.ruled.NodeWithoutRule(a.Group, a.Addr)
+		}
+	}
 }
 
 // placementAddress describes one address. Where its group is gone or has changed, the

@@ -29,7 +29,7 @@ func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) 
 	}
 	g.groups = groups.Items
 	if len(g.Peers)+len(g.Routings) == 0 { // nothing is advertised
-		g.Groups = routingGroups(groups.Items, r.Namespace, nil)
+		g.Groups = routingGroups(groups.Items, allocation.NewCatalog(groups.Items, r.Namespace), nil)
 		return nil
 	}
 	services, err := listServices(ctx, r.Client)
@@ -43,7 +43,9 @@ func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) 
 		return err
 	}
 	g.VirtualAddresses = virtualAddresses(g.announcements, g.commons, services)
-	g.Groups = routingGroups(groups.Items, r.Namespace, groupsWithPolicyLocal(services, g.VirtualAddresses))
+	g.Groups = routingGroups(
+		groups.Items, allocation.NewCatalog(groups.Items, r.Namespace), groupsWithPolicyLocal(services, g.VirtualAddresses),
+	)
 	g.AreAgentsBehind = areAgentsBehind(g.announcements, g.commons)
 	return nil
 }
@@ -67,12 +69,11 @@ func groupsWithPolicyLocal(services []corev1.Service, virtual map[netip.Addr]rou
 	return groups
 }
 
-// routingGroups are the ServiceGroups of the manager's namespace. The ranges of a group whose
-// addresses come from elsewhere are those that its status lists.
+// routingGroups are the ServiceGroups of a catalog. The ranges of a group whose addresses come from elsewhere are those
+// that its status lists.
 func routingGroups(
-	groups []v1.ServiceGroup, namespace string, hasPolicyLocal map[string]bool,
+	groups []v1.ServiceGroup, catalog allocation.Catalog, hasPolicyLocal map[string]bool,
 ) []routing.Group {
-	catalog := allocation.NewCatalog(groups, namespace)
 	var out []routing.Group
 	for i := range groups {
 		sg := &groups[i]

@@ -260,6 +260,9 @@ type Address struct {
 	// Local one it is served from any node.
 	IsUnrestrictedIfLocal bool
 	Services              []string // namespace/name, sorted
+	// AwaitsRuleOn is a node whose speaker has yet to be told how addresses of the group are advertised. It is of
+	// addresses that no node announces, which none is to announce as Virtual ones before; empty of others.
+	AwaitsRuleOn string
 	// ignoresCordons is that only cordoned nodes may have the address. The placer sets it.
 	ignoresCordons bool
 }

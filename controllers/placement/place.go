@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -122,10 +123,14 @@ func Place(inputs Inputs) Result {
 	for _, a := range ordered {
 		announceType, why := p.typeOf(a)
 		p.setIgnoresCordons(a, announceType)
-		switch announceType {
-		case v1.AnnounceVirtual:
+		switch {
+		case announceType == v1.AnnounceVirtual && a.AwaitsRuleOn != "":
+			p.result.Unplaced[a.Addr] = Explanation{v1.ReasonWaitingForRouting, fmt.Sprintf(
+				"waiting until the speaker of node %s is told how addresses of ServiceGroup %s are advertised", a.AwaitsRuleOn, a.Group,
+			)}
+		case announceType == v1.AnnounceVirtual:
 			p.placeVirtual(a)
-		case v1.AnnounceLocal:
+		case announceType == v1.AnnounceLocal:
 			p.localCount[familyBits(a.Addr)]++
 			locals = append(locals, local{a, p.phaseOf(a)})
 		default:
