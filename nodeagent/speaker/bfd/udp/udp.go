@@ -31,6 +31,8 @@ const (
 	// lingerTime is how long sessions go on at the end. The sessions of BGP have just been closed, which
 	// neighbours that support graceful restart have to notice first: BFD that ends before is a failure to them.
 	lingerTime = 500 * time.Millisecond
+	// stopPackets is how many packets say that a session ends as planned: one may be lost.
+	stopPackets = 3
 )
 
 // BFD is the sessions of the node.
@@ -226,9 +228,13 @@ func (b *BFD) begin(neighbour netip.Addr, settings bfd.NeighbourSettings) *sessi
 	}
 }
 
-// end tells the neighbour that a session ends as planned.
+// end tells the neighbour that a session ends as planned. A neighbour that hears none of the packets takes the silence
+// for a failure.
 func (b *BFD) end(s *session) {
-	_ = s.out.send(s.Stop()) // a neighbour that does not hear it notices the silence
+	packet := s.Stop()
+	for range stopPackets {
+		_ = s.out.send(packet)
+	}
 	s.out.close()
 }
 
