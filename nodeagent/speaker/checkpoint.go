@@ -23,8 +23,7 @@ type checkpoint struct {
 	file.Header
 	// BootID is of the boot of the node in which the speaker ran: only within one boot does
 	// the kernel go on forwarding while no speaker runs.
-	BootID     string `json:"bootID"`
-	Generation int64  `json:"generation"`
+	BootID string `json:"bootID"`
 	// Spec is empty if the NodeRouting was deleted.
 	Spec purelbv1.NodeRoutingSpec `json:"spec"`
 }
@@ -41,7 +40,7 @@ func (s *Speaker) loadCheckpoint(bootID string) (routing *purelbv1.NodeRouting, 
 		return nil, false, err
 	}
 	routing = &purelbv1.NodeRouting{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.NodeName, Generation: c.Generation}, Spec: c.Spec,
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.NodeName}, Spec: c.Spec,
 	}
 	return routing, c.BootID != "" && c.BootID == bootID, nil
 }
@@ -73,7 +72,7 @@ func (s *Speaker) saveCheckpoint(routing *purelbv1.NodeRouting) {
 func (s *Speaker) checkpointOf(routing *purelbv1.NodeRouting) checkpoint {
 	c := checkpoint{Header: file.Header{Version: checkpointVersion, NodeName: s.NodeName}, BootID: s.state.bootID}
 	if routing != nil {
-		c.Generation, c.Spec = routing.Generation, routing.Spec
+		c.Spec = routing.Spec
 	}
 	return c
 }

@@ -70,7 +70,7 @@ const (
 // BGPServer is the BGP library.
 type BGPServer interface {
 	// Start begins to work as the router with an identifier.
-	Start(ctx context.Context, routerID netip.Addr, asn uint32) error
+	Start(ctx context.Context, routerID netip.Addr) error
 	// Apply makes changes, and returns what the library refuses.
 	Apply(ctx context.Context, changes routes.Changes) routes.Refusals
 	// TendSessions opens again those sessions that are to be, ends those that must not go on, and returns the
@@ -514,9 +514,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 		s.state.held, s.state.isRestart = routes.Config{}, true
 	}
 	server := s.NewBGPServer(func() { pacing.Signal(s.wake) })
-	// Each session has an autonomous system of its own: this one is never seen.
-	const unusedASN = 64512
-	if err := server.Start(ctx, routerID, unusedASN); err != nil {
+	if err := server.Start(ctx, routerID); err != nil {
 		return err
 	}
 	s.runningServer.Store(&server)

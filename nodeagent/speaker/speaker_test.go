@@ -39,7 +39,7 @@ type fakeServer struct {
 	resets   chan netip.Addr // whose sessions were reset
 }
 
-func (f *fakeServer) Start(_ context.Context, routerID netip.Addr, _ uint32) error {
+func (f *fakeServer) Start(_ context.Context, routerID netip.Addr) error {
 	f.log = append(f.log, "start "+routerID.String())
 	return f.startErr
 }

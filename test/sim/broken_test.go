@@ -397,7 +397,7 @@ func errorOfWrongASN(t *testing.T) string {
 		}
 	}()
 	library := gobgp.New(logr.Discard(), func() {})
-	if err := library.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), 65001); err != nil {
+	if err := library.Start(t.Context(), netip.MustParseAddr("192.0.2.11")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = library.Stop(context.Background(), false) })

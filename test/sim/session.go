@@ -144,7 +144,7 @@ type neighbour struct {
 
 var errLibrary = errors.New("the library has ended")
 
-func (l *library) Start(context.Context, netip.Addr, uint32) error { return nil }
+func (l *library) Start(context.Context, netip.Addr) error { return nil }
 
 // Apply makes changes, in their order.
 func (l *library) Apply(_ context.Context, c routes.Changes) routes.Refusals {

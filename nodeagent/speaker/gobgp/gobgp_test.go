@@ -102,7 +102,7 @@ func newSpeaker(t *testing.T) *speaker {
 	t.Helper()
 	wake := make(chan struct{}, 1)
 	s := &speaker{Server: gobgp.New(logr.Discard(), func() { pacing.Signal(wake) })}
-	if err := s.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), 65001); err != nil {
+	if err := s.Start(t.Context(), netip.MustParseAddr("192.0.2.11")); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -110,7 +110,7 @@ func routesOf(router *server.BgpServer) ([]string, error) {
 func TestNeighbourHearsOfChanges(t *testing.T) {
 	router, port := startRouter(t, nodeASN)
 	node := New(logr.Discard(), func() {})
-	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), nodeASN); err != nil {
+	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11")); err != nil {
 		t.Fatal(err)
 	}
 	isStopped := false
@@ -275,7 +275,7 @@ func TestRulesRefused(t *testing.T) {
 func startNode(t *testing.T) *Server {
 	t.Helper()
 	node := New(logr.Discard(), func() {})
-	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), nodeASN); err != nil {
+	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = node.Stop(context.Background(), false) })
@@ -579,7 +579,7 @@ func startStalledRouter(t *testing.T) (port int32) {
 func TestFaultStalledNeighbour(t *testing.T) {
 	port := startStalledRouter(t)
 	node := New(logr.Discard(), func() {})
-	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), nodeASN); err != nil {
+	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = node.Stop(context.Background(), false) })
@@ -621,11 +621,7 @@ func TestFaultStalledNeighbour(t *testing.T) {
 // node's own, and is in that.
 func TestExternalIsNotInternal(t *testing.T) {
 	_, port := startRouter(t, routerASN)
-	node := New(logr.Discard(), func() {})
-	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), routerASN); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = node.Stop(context.Background(), false) })
+	node := startNode(t)
 	peer := routes.Peer{Neighbour: netip.MustParseAddr(routerAddress), RoutingPeer: purelbv1.RoutingPeer{
 		Name: "router", Address: routerAddress, SourceAddress: nodeAddress, MyASN: routerASN, Port: port,
 		Families: []purelbv1.IPFamily{"IPv4"}, HoldSeconds: 90, KeepaliveSeconds: 30, ConnectSeconds: 1,

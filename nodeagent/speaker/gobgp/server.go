@@ -33,6 +33,8 @@ const (
 	// restTime is after how long a session is opened again that was ended for what the neighbour is or
 	// sends, and would be at once again.
 	restTime = time.Minute
+	// unusedASN is the library's own autonomous system, which is never seen: each session has one of its own.
+	unusedASN = 64512
 	// exportPolicy and importPolicy are the names of the two policies.
 	exportPolicy, importPolicy = "purelb-export", "purelb-import"
 )
@@ -97,10 +99,10 @@ func New(log logr.Logger, changed func()) *Server {
 
 // Start begins to work as the router with an identifier. It connects to neighbours, and listens
 // on no port. After an error nothing is left running.
-func (s *Server) Start(ctx context.Context, routerID netip.Addr, asn uint32) error {
+func (s *Server) Start(ctx context.Context, routerID netip.Addr) error {
 	go s.bgp.Serve()
 	ctx, s.endWatching = context.WithCancel(ctx)
-	if err := s.startLibrary(ctx, routerID, asn); err != nil {
+	if err := s.startLibrary(ctx, routerID); err != nil {
 		s.endWatching()
 		s.bgp.Stop()
 		return err
@@ -110,9 +112,9 @@ func (s *Server) Start(ctx context.Context, routerID netip.Addr, asn uint32) err
 }
 
 // startLibrary starts the library, which has no neighbours and takes no routes but the node's own.
-func (s *Server) startLibrary(ctx context.Context, routerID netip.Addr, asn uint32) error {
+func (s *Server) startLibrary(ctx context.Context, routerID netip.Addr) error {
 	err := s.bgp.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
-		Asn: asn, RouterId: routerID.String(), ListenPort: -1,
+		Asn: unusedASN, RouterId: routerID.String(), ListenPort: -1,
 		Families: []uint32{0, 1}, // the library numbers unicast of IPv4 and of IPv6 so
 	}})
 	if err != nil {

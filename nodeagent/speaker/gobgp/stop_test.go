@@ -17,7 +17,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	t.Run("not started", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			node := New(logr.Discard(), func() {})
-			if err := node.Start(context.Background(), netip.MustParseAddr("fd00::1"), 65001); err == nil {
+			if err := node.Start(context.Background(), netip.MustParseAddr("fd00::1")); err == nil {
 				t.Error("the library has started with an identifier of IPv6")
 			}
 		})
@@ -26,7 +26,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				node := New(logr.Discard(), func() {})
-				if err := node.Start(context.Background(), netip.MustParseAddr("192.0.2.11"), 65001); err != nil {
+				if err := node.Start(context.Background(), netip.MustParseAddr("192.0.2.11")); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(2 * time.Second) // of the test's own time
