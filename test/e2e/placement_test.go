@@ -70,6 +70,17 @@ func (s *space) nodesOf(ctx context.Context, g Gomega, servers string) map[strin
 	return nodes
 }
 
+// waitUntilServersHaveEnded waits until no pods of servers are there but those that stay.
+func (s *space) waitUntilServersHaveEnded(ctx context.Context, servers string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		pods := &corev1.PodList{}
+		g.Expect(kubeClient.List(ctx, pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": servers})).
+			To(Succeed())
+		g.Expect(pods.Items).To(HaveEach(HaveField("DeletionTimestamp", BeNil())))
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+}
+
 // policyLocal gives a Service the policy by which a node serves its own pods only.
 func policyLocal(svc *corev1.Service) {
 	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
