@@ -211,12 +211,7 @@ var _ = Describe("Placement", func() {
 				func(t *oneTrial) {
 					// Where no endpoint is ready, kube-proxy also uses those that are terminating
 					// since the trial before.
-					Eventually(func(g Gomega) {
-						pods := &corev1.PodList{}
-						g.Expect(kubeClient.List(ctx, pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": "rolling"})).
-							To(Succeed())
-						g.Expect(pods.Items).To(HaveLen(2))
-					}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
+					s.waitUntilServersHaveEnded(ctx, "rolling")
 					t.measureFromNow()
 					meter := measureFrom(ctx, lab.Far, addr)
 					s.kubectl(ctx, "rollout", "restart", "deployment/rolling")
