@@ -69,7 +69,7 @@ func verdictOf(
 	case result.LacksSecret:
 		return v1.ReasonSecretMissing, fmt.Sprintf(
 			"Secret %s, which spec.passwordSecretRef names, does not exist in this namespace, or has no key %s: create it; "+
-				"without the password no session is opened, and sessions that had it keep it",
+				"without the password no session is opened, and sessions that are up go on as they are",
 			p.Spec.PasswordSecretRef.Name, p.Spec.PasswordSecretRef.Key,
 		)
 	case result.PasswordProblem != "":

@@ -402,7 +402,8 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	s.state.blockedReason = ""
 	desired := routes.Decide(routes.Inputs{
 		Spec: routing.Spec, Networks: routes.Networks(addresses), AddressesOn: s.addressesOn, Drain: phase,
-		Held: s.state.held.Peers, Password: passwordReader(s.PasswordDir), RouterAddressOn: s.routerAddressOn, IsRestart: s.state.isRestart,
+		Held: s.state.held.Peers, Password: passwordReader(s.PasswordDir), RouterAddressOn: s.routerAddressOn,
+		IsRestart: s.state.isRestart,
 	})
 	desired, lingering, lingerWait := s.state.lingering.AddTo(s.state.held, desired, now)
 	s.state.lingering = lingering

@@ -688,8 +688,8 @@ func TestPasswordFiles(t *testing.T) {
 	}
 }
 
-// TestPasswordChanges replaces the file with a password: the session begins anew. It goes on while another file is to
-// have the password.
+// TestPasswordChanges replaces the file with a password: the session begins anew. Without a password, or with that of
+// another file, it goes on until the file is there.
 func TestPasswordChanges(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	if err := os.Mkdir(w.PasswordDir, 0o700); err != nil {
@@ -699,6 +699,12 @@ func TestPasswordChanges(t *testing.T) {
 	routing.Spec.Peers[0].PasswordFile = "p"
 	w.setRouting(routing, false)
 	w.expect("start 192.0.2.11", "+198.51.100.1/32")
+	without := routing.DeepCopy()
+	without.Spec.Peers[0].PasswordFile = ""
+	w.setRouting(without, false)
+	w.expect("+192.0.2.1")
+	w.setRouting(routing, false)
+	w.expect()
 	for _, password := range []string{"first", "second"} {
 		if err := os.WriteFile(filepath.Join(w.PasswordDir, "p"), []byte(password), 0o600); err != nil {
 			t.Fatal(err)

@@ -93,10 +93,12 @@ func rulesAbout(rules []Rule, stays map[netip.Prefix]bool) []Rule {
 	return about
 }
 
-// settingsOfSession returns those settings of a neighbour that its session is opened with. Whether the
-// speaker says that it has restarted matters to its first session only.
+// settingsOfSession returns those settings of a neighbour that its session is opened with: the password, not where it
+// comes from. Whether the speaker says that it has restarted matters to its first session only.
 func settingsOfSession(p Peer) Peer {
-	return Peer{RoutingPeer: p.SessionSettings(), Password: p.Password}
+	settings := Peer{RoutingPeer: p.SessionSettings(), Password: p.Password}
+	settings.PasswordFile = ""
+	return settings
 }
 
 // Refusals is what the BGP library has not taken of Changes, with the reasons.
