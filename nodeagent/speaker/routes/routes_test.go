@@ -338,12 +338,14 @@ func TestSourceInterface(t *testing.T) {
 	addresses := []plan.Address{
 		at("eth0", "10.0.0.1/24", nil), at("lo", "127.0.0.1/8", nil), at("lo", "10.9.9.8/32", nil),
 		at("lo", "10.9.9.7/32", nil), at("lo", "10.9.9.1/32", ours), at("lo", "::1/128", nil), at("lo", "fe80::1/64", nil),
-		at("lo", "2001:db8::1/128", temporary), at("lo", "2001:db8::7/128", nil),
+		at("lo", "2001:db8::1/128", temporary), at("lo", "2001:db8::7/128", nil), at("eth0", "169.254.255.0/31", nil),
 	}
 	for _, row := range []struct{ name, neighbour, iface, source, want, why string }{
 		{"IPv4", "192.0.2.1", "lo", "", "10.9.9.7", ""},
 		{"IPv6", "2001:db8:1::1", "lo", "", "2001:db8::7", ""},
 		{"link-local", "fe80::9", "lo", "", "", ""},
+		{"link-local of IPv4", "169.254.255.1", "eth0", "", "169.254.255.0", ""},
+		{"link-local of IPv4, from another interface", "169.254.255.1", "lo", "", "10.9.9.7", ""},
 		{"by its address", "192.0.2.1", "", "10.9.9.8", "10.9.9.8", ""},
 		{
 			"no such family", "2001:db8:1::1", "eth0", "", "",
