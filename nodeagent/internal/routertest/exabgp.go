@@ -17,7 +17,8 @@ type ExaBGP struct {
 }
 
 // StartExaBGP runs ExaBGP, which waits for its neighbours at an address of the namespace. A process "script" of its
-// configuration is the shell script whose output it takes as commands.
+// configuration is the shell script whose output it takes as commands. The script outlives ExaBGP unless it ends with
+// its input, or because nobody reads its output.
 func StartExaBGP(t testing.TB, where nstest.Neighbour, address, config, script string) *ExaBGP {
 	t.Helper()
 	if _, err := exec.LookPath("exabgp"); err != nil {
@@ -42,12 +43,12 @@ func StartExaBGP(t testing.TB, where nstest.Neighbour, address, config, script s
 		"exabgp.tcp.bind="+address, "exabgp.daemon.drop=false", "exabgp.api.ack=false", "exabgp.api.cli=false",
 		"exabgp", filepath.Join(dir, "exabgp.conf"))
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // and the script
+		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
 	return e
