@@ -90,11 +90,14 @@ func decideRules(in *Inputs) rules {
 	withheld.AddSet(unknown)
 	for _, name := range slices.Sorted(maps.Keys(outside)) {
 		c := r.ruleOutsidePools(name)
+		c.isPlain = r.saysNothing(name) && !r.isRestrictedByOther(outside[name])
 		ranges := outside[name].Ranges()
-		for _, more := range ranges[min(len(ranges), v1.MaxRoutingRanges):] {
-			withheld.AddRange(more)
+		fitting := ranges[:min(len(ranges), v1.MaxRoutingRanges)]
+		if c.Ranges = textlimit.Texts(fitting); !c.isPlain {
+			for _, more := range ranges[len(fitting):] {
+				withheld.AddRange(more)
+			}
 		}
-		c.Ranges = textlimit.Texts(ranges[:min(len(ranges), v1.MaxRoutingRanges)])
 		candidates = append(candidates, c)
 	}
 	for i := range in.Groups {
@@ -106,7 +109,7 @@ func decideRules(in *Inputs) rules {
 	}
 	slices.SortStableFunc(candidates, func(a, b groupRule) int {
 		return cmp.Or(
-			order.TrueFirst(a.isOutsidePools, b.isOutsidePools), order.TrueFirst(b.isPlain, a.isPlain),
+			order.TrueFirst(b.isPlain, a.isPlain), order.TrueFirst(a.isOutsidePools, b.isOutsidePools),
 			a.createdAt.Compare(b.createdAt), cmp.Compare(a.Name, b.Name),
 		)
 	})
@@ -204,8 +207,8 @@ func (r *rulesBuilder) addressesOutsidePools() (byGroup map[string]*netipx.IPSet
 		stored, isStored := r.storedGroups[name]
 		switch {
 		case set != nil && set.Contains(addr):
-		case group == nil && isStored,
-			group != nil && (group.BGP != nil || group.NeedsHostRoutes || stored.HostRoutes || r.isRestrictedByOther(addr)):
+		case group == nil && isStored, group != nil && (group.BGP != nil || group.NeedsHostRoutes || stored.HostRoutes ||
+			r.isRestrictedByOther(setOf([]string{addr.String()}))):
 			builderOf(name).Add(addr)
 		case group == nil && (len(r.Routings) == 0 || r.withheld.Contains(addr)):
 			unknownBuilder.Add(addr)
@@ -244,11 +247,17 @@ func (r *rulesBuilder) groupOf(addr netip.Addr, a VirtualAddress) string {
 	return a.Group
 }
 
-// isRestrictedByOther reports whether a group that the manager allocates from contains an address and
-// says how to advertise it.
-func (r *rulesBuilder) isRestrictedByOther(addr netip.Addr) bool {
+// saysNothing reports whether a group exists that does not say how its addresses are advertised.
+func (r *rulesBuilder) saysNothing(group string) bool {
+	g := r.groupByName[group]
+	return g != nil && g.BGP == nil
+}
+
+// isRestrictedByOther reports whether a group that the manager allocates from contains some of these addresses and
+// says how to advertise them.
+func (r *rulesBuilder) isRestrictedByOther(addresses *netipx.IPSet) bool {
 	for name, set := range r.setByName {
-		if r.groupByName[name].BGP != nil && set.Contains(addr) {
+		if r.groupByName[name].BGP != nil && set.Overlaps(addresses) {
 			return true
 		}
 	}

@@ -222,6 +222,15 @@ func TestTooManyGroups(t *testing.T) {
 	if c := result.Groups["plain"]; len(result.Groups) != 1 || c.Reason != v1.ReasonTooManyGroups {
 		t.Errorf("conditions %+v", result.Groups)
 	}
+	// So does one of which an address is outside of its pools.
+	in.Groups[64].Ranges = nil
+	in.VirtualAddresses = map[netip.Addr]routing.VirtualAddress{
+		netip.MustParseAddr("198.51.100.1"): {Group: "plain", HasService: true},
+	}
+	result = routing.Render(in)
+	if got := advertised(result.Specs["n1"], "198.51.100.1"); len(got) != 1 || len(result.Specs["n1"].Withheld) > 0 {
+		t.Errorf("advertised %v, withheld %v", got, result.Specs["n1"].Withheld)
+	}
 }
 
 // TestWithheldIsBounded withholds more ranges than a NodeRouting lists, of both families.
