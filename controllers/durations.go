@@ -29,7 +29,7 @@ const (
 	maxPlacementRest = 2 * time.Second
 	// Routing, which looks at all Services, too, rests for restPerRouting times as long as it works, from
 	// batchWait to maxRoutingRest. Nodes advertise what they have by themselves: what they are told
-	// changes with BGPPeers and groups.
+	// changes with BGPPeers and groups. The first address of a new group with spec.bgp waits for that.
 	restPerRouting = 9
 	maxRoutingRest = 2 * time.Second
 	// firstReportWait is how long after the allocation of an address its Service does not yet say that it is not

@@ -429,7 +429,8 @@ func (c *cluster) placementAddresses(isDefaultLoadBalancer bool) []placement.Add
 	return addresses
 }
 
-// setAwaitsRule sets of which addresses that no node announces yet a speaker has to be told first how to advertise them.
+// setAwaitsRule sets which addresses, of those that no node announces yet, have to wait until a speaker is told how to
+// advertise them.
 func (c *cluster) setAwaitsRule(inputs *placement.Inputs) {
 	if c.ruled == nil {
 		return

@@ -15,7 +15,7 @@ import (
 
 // TestWaitsForRules has a ServiceGroup whose addresses are to be kept from routers. No node announces the first of them
 // before each speaker has been told, or routers would have a route to it for a while. Others do not wait, and neither
-// does one that is announced when the group says something else.
+// does one that is announced when the group says something else, or a Local one.
 func TestWaitsForRules(t *testing.T) {
 	ctx := context.Background()
 	group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "internal"}}
@@ -28,7 +28,13 @@ func TestWaitsForRules(t *testing.T) {
 		r.Spec.NodeName = node
 		return r
 	}
-	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), group, routing("n1"), routing("n2"),
+	lan := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "lan"}}
+	lan.Spec.Local = &v1.LocalPools{PoolSet: v1.PoolSet{
+		V4Pools: []v1.AddressPool{{Pool: "10.1.0.9", Subnet: "10.1.0.0/24"}},
+	}}
+	lan.Spec.BGP = group.Spec.BGP
+	b := newBench(t, benchAgent(), benchNode("n1"), group, lan, routing("n1"), routing("n2"),
+		benchService("a/local", "10.1.0.9", "lan", v1.PoolTypeLocal),
 		benchService("a/internal", "10.9.0.9", "internal", v1.PoolTypeRemote),
 		benchService("a/plain", "10.8.0.8", "plain", v1.PoolTypeRemote))
 	tell := func(node string, bgp v1.ServiceGroupBGP) {
@@ -47,7 +53,7 @@ func TestWaitsForRules(t *testing.T) {
 	waitsFor := func(node string) {
 		t.Helper()
 		b.settle(b.PlacementReconciler)
-		b.expect("waits for "+node, "all 10.8.0.8")
+		b.expect("waits for "+node, "all 10.8.0.8", "n1 10.1.0.9 1 Probe")
 		why, _ := b.Explanations.ExplanationFor(netip.MustParseAddr("10.9.0.9"))
 		if why.Reason != v1.ReasonWaitingForRouting || !strings.Contains(why.Message, "node "+node+" ") {
 			t.Errorf("why: %+v", why)
@@ -60,8 +66,8 @@ func TestWaitsForRules(t *testing.T) {
 	waitsFor("n2")
 	tell("n2", group.Spec.BGP.ServiceGroupBGP)
 	b.settle(b.PlacementReconciler)
-	b.expect("both know", "all 10.8.0.8", "all 10.9.0.9")
+	b.expect("both know", "all 10.8.0.8", "all 10.9.0.9", "n1 10.1.0.9 1 Probe")
 	tell("n2", v1.ServiceGroupBGP{Prepend: 1})
 	b.settle(b.PlacementReconciler)
-	b.expect("it stays", "all 10.8.0.8", "all 10.9.0.9")
+	b.expect("it stays", "all 10.8.0.8", "all 10.9.0.9", "n1 10.1.0.9 1 Probe")
 }

@@ -260,8 +260,8 @@ type Address struct {
 	// Local one it is served from any node.
 	IsUnrestrictedIfLocal bool
 	Services              []string // namespace/name, sorted
-	// AwaitsRuleOn is a node whose speaker has yet to be told how addresses of the group are advertised. It is of
-	// addresses that no node announces, which none is to announce as Virtual ones before; empty of others.
+	// AwaitsRuleOn is a node whose speaker has yet to be told how addresses of the group are advertised. It is set only
+	// for addresses that no node announces. While it is set, no node gets the address as a Virtual one.
 	AwaitsRuleOn string
 	// ignoresCordons is that only cordoned nodes may have the address. The placer sets it.
 	ignoresCordons bool

@@ -126,7 +126,8 @@ func Place(inputs Inputs) Result {
 		switch {
 		case announceType == v1.AnnounceVirtual && a.AwaitsRuleOn != "":
 			p.result.Unplaced[a.Addr] = Explanation{v1.ReasonWaitingForRouting, fmt.Sprintf(
-				"waiting until the speaker of node %s is told how addresses of ServiceGroup %s are advertised", a.AwaitsRuleOn, a.Group,
+				"waiting until the speaker of node %s is told how addresses of ServiceGroup %s are advertised",
+				a.AwaitsRuleOn, a.Group,
 			)}
 		case announceType == v1.AnnounceVirtual:
 			p.placeVirtual(a)

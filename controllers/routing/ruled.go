@@ -11,49 +11,58 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// RuledAddresses are the addresses of ServiceGroups that all speakers advertise as the groups say, and not as if the
-// groups said nothing. The methods are not for concurrent use.
+// RuledAddresses are the addresses of ServiceGroups of which all NodeRoutings say what the groups say, so that no
+// speaker advertises them as if the groups said nothing. The methods are not for concurrent use.
 type RuledAddresses struct {
 	groups   map[string]*Group
 	routings map[string]*v1.NodeRouting // by node
-	ruled    map[string]*netipx.IPSet   // by group, for those that were asked for
+	nodes    []string                   // sorted
+	ruled    map[string]*ruledGroup     // for the groups that were asked for
+}
+
+// ruledGroup is what NodeRoutings say of one group.
+type ruledGroup struct {
+	// pools are the group's ranges, and everywhere the addresses of byNode that all nodes have.
+	pools, everywhere *netipx.IPSet
+	// byNode are the addresses of which the node's NodeRouting says what the group does, or that they are withheld.
+	byNode map[string]*netipx.IPSet
 }
 
 // NewRuledAddresses reads what the NodeRoutings of nodes, by name of the node, say of ServiceGroups.
 func NewRuledAddresses(groups []Group, routings map[string]*v1.NodeRouting) *RuledAddresses {
-	r := &RuledAddresses{groups: map[string]*Group{}, routings: routings, ruled: map[string]*netipx.IPSet{}}
+	r := &RuledAddresses{
+		groups: map[string]*Group{}, routings: routings, nodes: slices.Sorted(maps.Keys(routings)),
+		ruled: map[string]*ruledGroup{},
+	}
 	for i := range groups {
 		r.groups[groups[i].Name] = &groups[i]
 	}
 	return r
 }
 
-// NodeWithoutRule returns a node whose speaker would not yet advertise an address as its group says; empty if there is
+// NodeWithoutRule returns a node whose NodeRouting does not say yet what the group of an address does; empty if there is
 // none. An address that is in no range of its group gets its rule when nodes announce it, and counts as ruled.
 func (r *RuledAddresses) NodeWithoutRule(group string, addr netip.Addr) string {
 	g := r.groups[group]
-	if g == nil || g.BGP == nil || len(r.routings) == 0 {
+	if g == nil || g.BGP == nil || len(r.nodes) == 0 {
 		return ""
 	}
-	if r.ruled[group] == nil {
-		r.ruled[group] = r.ruledOn(g, slices.Collect(maps.Keys(r.routings))...)
+	ruled := r.ruled[group]
+	if ruled == nil {
+		ruled = r.ruledBy(g)
+		r.ruled[group] = ruled
 	}
-	if r.ruled[group].Contains(addr) || !setOf(g.Ranges).Contains(addr) {
+	if ruled.everywhere.Contains(addr) || !ruled.pools.Contains(addr) {
 		return ""
 	}
-	for _, node := range slices.Sorted(maps.Keys(r.routings)) {
-		if !r.ruledOn(g, node).Contains(addr) {
-			return node
-		}
-	}
-	return ""
+	i := slices.IndexFunc(r.nodes, func(node string) bool { return !ruled.byNode[node].Contains(addr) })
+	return r.nodes[i]
 }
 
-// ruledOn returns the addresses of which the NodeRoutings of all these nodes say what the group does, or that they are
-// withheld.
-func (r *RuledAddresses) ruledOn(g *Group, nodes ...string) *netipx.IPSet {
-	b := netipx.IPSetBuilder{}
-	for i, node := range nodes {
+func (r *RuledAddresses) ruledBy(g *Group) *ruledGroup {
+	out := &ruledGroup{pools: setOf(g.Ranges), byNode: map[string]*netipx.IPSet{}}
+	everywhere := netipx.IPSetBuilder{}
+	for i, node := range r.nodes {
 		spec := &r.routings[node].Spec
 		texts := slices.Clone(spec.Withheld)
 		for k := range spec.Groups {
@@ -61,11 +70,13 @@ func (r *RuledAddresses) ruledOn(g *Group, nodes ...string) *netipx.IPSet {
 				texts = append(texts, rule.Ranges...)
 			}
 		}
-		if set := setOf(texts); i == 0 {
-			b.AddSet(set)
+		out.byNode[node] = setOf(texts)
+		if i == 0 {
+			everywhere.AddSet(out.byNode[node])
 		} else {
-			b.Intersect(set)
+			everywhere.Intersect(out.byNode[node])
 		}
 	}
-	return buildSet(&b)
+	out.everywhere = buildSet(&everywhere)
+	return out
 }
