@@ -64,16 +64,22 @@ type Inputs struct {
 	Now      time.Time
 }
 
+// storedPeer is a neighbour as a NodeRouting has it.
+type storedPeer struct {
+	v1.RoutingPeer
+	isUp bool // its session, as the speaker last said
+}
+
 // storedPeers are the neighbours that a BGPPeer gives a node, as the node's NodeRouting says already.
-func (in *Inputs) storedPeers(node, peer string) []v1.RoutingPeer {
+func (in *Inputs) storedPeers(node, peer string) []storedPeer {
 	stored := in.Routings[node]
 	if stored == nil {
 		return nil
 	}
-	var peers []v1.RoutingPeer
+	var peers []storedPeer
 	for _, p := range stored.Spec.Peers {
 		if p.Name == peer {
-			peers = append(peers, p)
+			peers = append(peers, storedPeer{p, isEstablished(stored, &p)})
 		}
 	}
 	return peers

@@ -118,7 +118,9 @@ func Render(in Inputs) Result {
 
 // addPeers adds to a node's neighbours those that a BGPPeer gives the node. stored are those that it
 // gave the node before.
-func (r *PeerResult) addPeers(p *v1.BGPPeer, n *Node, stored, peers []v1.RoutingPeer) []v1.RoutingPeer {
+func (r *PeerResult) addPeers(
+	p *v1.BGPPeer, n *Node, stored []storedPeer, peers []v1.RoutingPeer,
+) []v1.RoutingPeer {
 	own, err := ownASN(p, n)
 	if err != nil {
 		r.Problems = append(r.Problems, err.Error())
@@ -172,14 +174,14 @@ func isSameNeighbour(a, b *v1.RoutingPeer) bool {
 type neighbour struct {
 	addr  netip.Addr
 	iface string
-	// isKept is that the node discovered it, and reports no gateway of its family now.
+	// isKept is that it is stored, and the node reports no gateway of its family now.
 	isKept bool
 }
 
 // neighboursOf returns where the neighbours are that a BGPPeer gives a node. Those of a family that a node is to
-// discover stay as they are stored while it reports no gateway of that family: its agent has yet to report any, or its
-// default route is away. A session ends when its neighbour is gone, not because a route is.
-func neighboursOf(p *v1.BGPPeer, n *Node, stored []v1.RoutingPeer) []neighbour {
+// discover stay as they are stored while its agent has yet to report gateways, and those with which it has a session
+// while it reports none of that family, as when its default route is away: a session ends when its neighbour is gone.
+func neighboursOf(p *v1.BGPPeer, n *Node, stored []storedPeer) []neighbour {
 	switch {
 	case p.Spec.Interface != "":
 		return []neighbour{{iface: string(p.Spec.Interface)}}
@@ -199,7 +201,7 @@ func neighboursOf(p *v1.BGPPeer, n *Node, stored []v1.RoutingPeer) []neighbour {
 			continue
 		}
 		at := neighbour{addr: gateway}
-		if gateway.IsLinkLocalUnicast() {
+		if gateway.Is6() && gateway.IsLinkLocalUnicast() {
 			at.iface = string(g.Interface)
 		}
 		if hasFamily[v1.FamilyOf(gateway)] = true; !slices.Contains(found, at) {
@@ -207,7 +209,11 @@ func neighboursOf(p *v1.BGPPeer, n *Node, stored []v1.RoutingPeer) []neighbour {
 		}
 	}
 	for i := range stored {
-		if addr, err := netip.ParseAddr(stored[i].Address); err == nil && !hasFamily[v1.FamilyOf(addr)] {
+		addr, err := netip.ParseAddr(stored[i].Address)
+		if err != nil || hasFamily[v1.FamilyOf(addr)] || source.IsValid() && source.Is4() != addr.Is4() {
+			continue
+		}
+		if stored[i].isUp || !n.HasReportedFacts {
 			found = append(found, neighbour{addr: addr, iface: stored[i].Interface, isKept: true})
 		}
 	}
@@ -291,7 +297,7 @@ func secondsOr(d *metav1.Duration, otherwise int32) int32 {
 // setFamilies sets which families the session carries, and the next hop of the family that is
 // not the session's own. A family without a next hop is left out, and said to be.
 func setFamilies(
-	p *v1.BGPPeer, n *Node, at neighbour, stored []v1.RoutingPeer, peer *v1.RoutingPeer,
+	p *v1.BGPPeer, n *Node, at neighbour, stored []storedPeer, peer *v1.RoutingPeer,
 ) (problem string) {
 	wanted := slices.Clone(p.Spec.Families)
 	slices.Sort(wanted)
@@ -324,13 +330,13 @@ func setFamilies(
 	return problem
 }
 
-// nextHop returns the node's address for the routes of a family that is not the session's own. It stays as
-// it is stored until the node's agent has reported facts.
-func nextHop(n *Node, at neighbour, family v1.IPFamily, stored []v1.RoutingPeer) netip.Addr {
+// nextHop returns the node's address for the routes of a family that is not the session's own. It stays as it is stored
+// until the node's agent has reported facts, and as long as the neighbour does without being reported.
+func nextHop(n *Node, at neighbour, family v1.IPFamily, stored []storedPeer) netip.Addr {
 	for i := range stored {
 		hop, err := netip.ParseAddr(stored[i].NextHop)
 		isSame := stored[i].Address == at.addr.String() && stored[i].Interface == at.iface
-		if !n.HasReportedFacts && isSame && err == nil && v1.FamilyOf(hop) == family {
+		if (at.isKept || !n.HasReportedFacts) && isSame && err == nil && v1.FamilyOf(hop) == family {
 			return hop
 		}
 	}

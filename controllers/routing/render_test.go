@@ -253,33 +253,55 @@ func TestFactsAway(t *testing.T) {
 	}
 }
 
-// TestDefaultRouteAway has a node that discovered a gateway of each family, and reports others now: the session with one
-// stays while there is no other of its family.
+// TestDefaultRouteAway has a node that discovered a gateway of each family, and reports others now, or none. The session
+// with one stays while there is no other of its family, as long as it is up, and with all that it carries.
 func TestDefaultRouteAway(t *testing.T) {
 	const four, six = "192.0.2.1", "2001:db8::1"
 	const noFour = "node n1 reports no IPv4 gateway any more, and keeps the session with " + four
 	const noSix = "node n1 reports no IPv6 gateway any more, and keeps the session with " + six
+	both := []string{four, six}
 	for _, row := range []struct {
 		name           string
 		gateways       []string
+		up             []string // whose sessions are
+		change         string   // of the BGPPeer
 		want, problems []string
 	}{
-		{"both are there", []string{four, six}, []string{four, six}, nil},
-		{"none is there", nil, []string{four, six}, []string{noFour, noSix}},
-		{"one is there", []string{six}, []string{six, four}, []string{noFour}},
-		{"another one is there", []string{"192.0.2.2", six}, []string{"192.0.2.2", six}, nil},
-		{"another one is there, and none of IPv6", []string{"192.0.2.2"}, []string{"192.0.2.2", six}, []string{noSix}},
+		{"both are there", both, both, "", both, nil},
+		{"none is there", nil, both, "", both, []string{noFour, noSix}},
+		{"one is there", []string{six}, both, "", []string{six, four}, []string{noFour}},
+		{"another one is there", []string{"192.0.2.2", six}, both, "", []string{"192.0.2.2", six}, nil},
+		{
+			"another one is there, and none of IPv6", []string{"192.0.2.2"}, both, "", []string{"192.0.2.2", six}, []string{noSix},
+		},
+		{"none is there, and a session is down", nil, []string{six}, "", []string{six}, []string{noSix}},
+		{
+			"none is there, and sessions are from an IPv4 address", nil, both, "\nsourceAddress: 192.0.2.11", []string{four},
+			[]string{noFour},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			const spec = "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway"
+			const spec = "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway\nfamilies: [IPv4, IPv6]"
 			in := routing.Inputs{Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{peer(t, "p", spec, 0)}, Now: began}
-			in.Nodes[0].Interfaces[0].Gateways = []string{four, six}
-			in.Routings = map[string]*v1.NodeRouting{"n1": {Spec: routing.Render(in).Specs["n1"]}}
-			in.Nodes[0].Interfaces[0].Gateways = row.gateways
+			iface := &in.Nodes[0].Interfaces[0]
+			iface.Gateways = both
+			stored := &v1.NodeRouting{Spec: routing.Render(in).Specs["n1"]}
+			for _, neighbour := range row.up {
+				stored.Status.Sessions = append(
+					stored.Status.Sessions, v1.RoutingSession{Peer: "p", Neighbor: neighbour, State: v1.SessionEstablished},
+				)
+			}
+			in.Routings = map[string]*v1.NodeRouting{"n1": stored}
+			in.Peers[0] = peer(t, "p", spec+row.change, 0)
+			if iface.Gateways = row.gateways; len(row.gateways) == 0 { // agents report both or none
+				iface.Subnets = nil
+			}
 			result := routing.Render(in)
 			var got []string
 			for _, p := range result.Specs["n1"].Peers {
-				got = append(got, p.Address)
+				if got = append(got, p.Address); len(p.Families) != 2 {
+					t.Errorf("the session with %s carries %v", p.Address, p.Families)
+				}
 			}
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Errorf("neighbours (-want +got):\n%s", diff)
@@ -571,7 +593,7 @@ func TestPeerStatus(t *testing.T) {
 		},
 		{"no secret", spec + "passwordSecretRef: {name: s, key: k}", nil, nil, false,
 			"0/2 False SecretMissing Secret s, which spec.passwordSecretRef names, does not exist in this namespace, or has " +
-				"no key k: create it; without the password no session is opened, and sessions that had it keep it"},
+				"no key k: create it; without the password no session is opened, and sessions that are up go on as they are"},
 		{"no neighbour", "peerASN: 1\nmyASNLabel: none\npeerAddress: 192.0.2.1", nil, nil, false,
 			"0/0 False NoNeighbor no node has this neighbour; node n1 has no label none; node n2 has no label none"},
 		{"invalid", "peerASN: 1\nmyASN: 2\npeerAddress: 224.0.0.1", nil, nil, false,
