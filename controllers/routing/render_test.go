@@ -253,8 +253,8 @@ func TestFactsAway(t *testing.T) {
 	}
 }
 
-// TestDefaultRouteAway has a node that discovered a gateway of each family, and reports others now, or none. The session
-// with one stays while there is no other of its family, as long as it is up, and with all that it carries.
+// TestDefaultRouteAway has a node that discovered a gateway of each family, and reports others now, or none. The
+// session with one stays while there is no other of its family, as long as it is up, and with all that it carries.
 func TestDefaultRouteAway(t *testing.T) {
 	const four, six = "192.0.2.1", "2001:db8::1"
 	const noFour = "node n1 reports no IPv4 gateway any more, and keeps the session with " + four
@@ -272,7 +272,8 @@ func TestDefaultRouteAway(t *testing.T) {
 		{"one is there", []string{six}, both, "", []string{six, four}, []string{noFour}},
 		{"another one is there", []string{"192.0.2.2", six}, both, "", []string{"192.0.2.2", six}, nil},
 		{
-			"another one is there, and none of IPv6", []string{"192.0.2.2"}, both, "", []string{"192.0.2.2", six}, []string{noSix},
+			"another one is there, and none of IPv6", []string{"192.0.2.2"}, both, "", []string{"192.0.2.2", six},
+			[]string{noSix},
 		},
 		{"none is there, and a session is down", nil, []string{six}, "", []string{six}, []string{noSix}},
 		{
@@ -282,7 +283,9 @@ func TestDefaultRouteAway(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			const spec = "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway\nfamilies: [IPv4, IPv6]"
-			in := routing.Inputs{Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{peer(t, "p", spec, 0)}, Now: began}
+			in := routing.Inputs{
+				Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{peer(t, "p", spec, 0)}, Now: began,
+			}
 			iface := &in.Nodes[0].Interfaces[0]
 			iface.Gateways = both
 			stored := &v1.NodeRouting{Spec: routing.Render(in).Specs["n1"]}

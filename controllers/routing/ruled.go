@@ -40,8 +40,8 @@ func NewRuledAddresses(groups []Group, routings map[string]*v1.NodeRouting) *Rul
 	return r
 }
 
-// NodeWithoutRule returns a node whose NodeRouting does not say yet what the group of an address does; empty if there is
-// none. An address that is in no range of its group gets its rule when nodes announce it, and counts as ruled.
+// NodeWithoutRule returns a node whose NodeRouting does not say yet what the group of an address does; empty if there
+// is none. An address that is in no range of its group gets its rule when nodes announce it, and counts as ruled.
 func (r *RuledAddresses) NodeWithoutRule(group string, addr netip.Addr) string {
 	g := r.groups[group]
 	if g == nil || g.BGP == nil || len(r.nodes) == 0 {

@@ -43,7 +43,8 @@ func TestNodeWithoutRule(t *testing.T) {
 				{Name: "plain", Ranges: []string{"198.51.100.0/24"}}, {Name: "not ready", BGP: hidden},
 			}
 			addr := netip.MustParseAddr(row.addr)
-			ruled := routing.NewRuledAddresses(groups, map[string]*v1.NodeRouting{"n2": {Spec: row.last}, "n1": {Spec: row.first}})
+			routings := map[string]*v1.NodeRouting{"n2": {Spec: row.last}, "n1": {Spec: row.first}}
+			ruled := routing.NewRuledAddresses(groups, routings)
 			for range 2 {
 				if got := ruled.NodeWithoutRule("internal", addr); got != row.want {
 					t.Errorf("not told: %q, not %q", got, row.want)

@@ -89,15 +89,8 @@ func decideRules(in *Inputs) rules {
 	withheld := netipx.IPSetBuilder{}
 	withheld.AddSet(unknown)
 	for _, name := range slices.Sorted(maps.Keys(outside)) {
-		c := r.ruleOutsidePools(name)
-		c.isPlain = r.saysNothing(name) && !r.isRestrictedByOther(outside[name])
-		ranges := outside[name].Ranges()
-		fitting := ranges[:min(len(ranges), v1.MaxRoutingRanges)]
-		if c.Ranges = textlimit.Texts(fitting); !c.isPlain {
-			for _, more := range ranges[len(fitting):] {
-				withheld.AddRange(more)
-			}
-		}
+		c, more := r.ruleOutsidePools(name, outside[name])
+		withheld.AddSet(more)
 		candidates = append(candidates, c)
 	}
 	for i := range in.Groups {
@@ -247,12 +240,6 @@ func (r *rulesBuilder) groupOf(addr netip.Addr, a VirtualAddress) string {
 	return a.Group
 }
 
-// saysNothing reports whether a group exists that does not say how its addresses are advertised.
-func (r *rulesBuilder) saysNothing(group string) bool {
-	g := r.groupByName[group]
-	return g != nil && g.BGP == nil
-}
-
 // isRestrictedByOther reports whether a group that the manager allocates from contains some of these addresses and
 // says how to advertise them.
 func (r *rulesBuilder) isRestrictedByOther(addresses *netipx.IPSet) bool {
@@ -264,16 +251,25 @@ func (r *rulesBuilder) isRestrictedByOther(addresses *netipx.IPSet) bool {
 	return false
 }
 
-// ruleOutsidePools is the rule, without ranges yet, of a group for addresses outside of pools: as it is written, or as
-// it was before the group was deleted. A group that is not ready may not say which routes it would need: it keeps those
-// to single addresses.
-func (r *rulesBuilder) ruleOutsidePools(name string) groupRule {
+// ruleOutsidePools returns the rule of a group for addresses outside of pools: as it is written, or as it was before
+// the group was deleted. A group that is not ready may not say which routes it would need: it keeps those to single
+// addresses. withheld are addresses that do not fit into the rule, and that nobody is to have without it.
+func (r *rulesBuilder) ruleOutsidePools(name string, addresses *netipx.IPSet) (rule groupRule, withheld *netipx.IPSet) {
+	rule = groupRule{RoutingGroup: r.storedGroups[name], isOutsidePools: true}
 	if g := r.groupByName[name]; g != nil {
-		rule := routingGroup(g, nil)
-		rule.HostRoutes = rule.HostRoutes || r.storedGroups[name].HostRoutes
-		return groupRule{RoutingGroup: rule, createdAt: g.CreatedAt, isOutsidePools: true}
+		hadHostRoutes := rule.HostRoutes
+		rule.RoutingGroup, rule.createdAt = routingGroup(g, nil), g.CreatedAt
+		rule.HostRoutes = rule.HostRoutes || hadHostRoutes
+		rule.isPlain = g.BGP == nil && !r.isRestrictedByOther(addresses)
 	}
-	return groupRule{RoutingGroup: r.storedGroups[name], isOutsidePools: true}
+	ranges, more := addresses.Ranges(), netipx.IPSetBuilder{}
+	fitting := ranges[:min(len(ranges), v1.MaxRoutingRanges)]
+	if rule.Ranges = textlimit.Texts(fitting); !rule.isPlain {
+		for _, one := range ranges[len(fitting):] {
+			more.AddRange(one)
+		}
+	}
+	return rule, buildSet(&more)
 }
 
 func routingGroup(g *Group, ranges []string) v1.RoutingGroup {

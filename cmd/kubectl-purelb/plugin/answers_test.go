@@ -277,7 +277,8 @@ func TestStatus(t *testing.T) {
 		}}, "Degraded servicegroup/shop/x: is not in namespace purelb-system: the manager ignores it"},
 		"sessions are down": {
 			[]change{func(o *Objects) { o.BGPPeers = readObjectsOf(t, "testdata/cluster.yaml").BGPPeers }},
-			"Degraded bgppeer/router: 1/2 sessions are up; node2: 192.168.1.1: the neighbour does not answer on the link (no route to host)",
+			"Degraded bgppeer/router: 1/2 sessions are up; node2: 192.168.1.1: the neighbour does not answer on the link " +
+				"(no route to host)",
 		},
 		"a Service is not looked at": {
 			[]change{changeService("web", func(svc *corev1.Service) { svc.Status.Conditions = nil })},

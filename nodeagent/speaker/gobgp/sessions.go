@@ -206,7 +206,8 @@ func (e *sessionEvents) noteSent(isUp bool, sent uint64, hold time.Duration, now
 }
 
 // negotiatedFamilies are the families that both sides of a session have said they know. Between link-local addresses of
-// IPv6 the next hop of IPv4 routes is one of IPv6, and the neighbour has to take such (RFC 8950): others drop the routes.
+// IPv6 the next hop of IPv4 routes is one of IPv6, and the neighbour has to take such (RFC 8950): others drop the
+// routes.
 func negotiatedFamilies(p *api.Peer, neighbour netip.Addr) []purelbv1.IPFamily {
 	var families []purelbv1.IPFamily
 	remote, takesIPv6NextHop := map[api.Family_Afi]bool{}, false
