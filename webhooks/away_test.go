@@ -119,6 +119,7 @@ func TestFaultWebhooksAway(t *testing.T) {
 	objects := map[string]*unstructured.Unstructured{
 		"ServiceGroup": group("away", "remote: {pool: 10.23.0.1, subnet: 10.23.0.0/24}"),
 		"LBNodeAgent":  manifest("LBNodeAgent", "away", "nodeSelector: {rack: z}"),
+		"BGPPeer":      manifest("BGPPeer", "away", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.7"),
 	}
 	for _, obj := range objects {
 		create(t, obj)
@@ -151,12 +152,18 @@ func TestFaultWebhooksAway(t *testing.T) {
 			err := update(ctx, obj, func(u *unstructured.Unstructured) {
 				u.Object["spec"] = map[string]any{"local": map[string]any{"pool": "10.23.0.1-10.23.0.2", "subnet": "10.23.0.0/24"}}
 				u.SetAnnotations(map[string]string{v1.AnnotationAllowOrphans: "true"})
-				if kind == "LBNodeAgent" {
+				switch kind {
+				case "LBNodeAgent":
 					u.Object["spec"] = map[string]any{"nodeSelector": map[string]any{"rack": "y"}}
+				case "BGPPeer":
+					u.Object["spec"] = map[string]any{"peerASN": int64(65000), "myASN": int64(65001), "peerAddress": "192.0.2.8"}
 				}
 			})
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring("failed calling webhook")))
 		})
+		if kind == "BGPPeer" { // no webhook is asked about the deletion of one
+			continue
+		}
 		t.Run(kind+", deletion by an administrator", func(t *testing.T) {
 			err := api.Delete(ctx, obj, client.DryRunAll)
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring("failed calling webhook")))
