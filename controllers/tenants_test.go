@@ -391,7 +391,7 @@ func TestTenantsPage(t *testing.T) {
 		s := fetch(g, public).Status
 		return fmt.Sprintf("%d %d %d", s.AllocatedIPv4, s.ReservedIPv4, s.AvailableIPv4)
 	}).Should(Equal("1 0 8"))
-	says("{.status.availableIPv4}' 1 0 8 ")
+	says("{.status.allocatedIPv4} {.status.availableIPv4}' 1 8 ")
 
 	// There is no quota controller here that counts the Services.
 	create(t, quota)

@@ -143,6 +143,7 @@ func TestPluginCommands(t *testing.T) {
 		for line := range strings.Lines(text) {
 			shown, isCode := strings.CutPrefix(strings.TrimRight(line, "\n"), "    ")
 			switch {
+			case isOutput && shown == "": // an empty line of the output, or the end of it
 			case !isCode || strings.HasPrefix(shown, "$"):
 				isOutput = strings.HasPrefix(shown, "$ kubectl purelb ")
 			case isOutput && !strings.HasSuffix(shown, "…") && !golden[shown]:

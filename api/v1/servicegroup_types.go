@@ -196,8 +196,8 @@ type NetboxPools struct {
 }
 
 // NetboxSource says from which prefixes and ranges of NetBox the addresses of one family
-// come. The manager tries them in the order of the lists: prefixes, then ranges, then
-// what only the selector finds.
+// come. The manager tries them in the order of the lists: prefixes, then ranges. What a selector finds is used only
+// where there are neither.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.prefixes) || has(self.ranges) || has(self.selector)",message="at least one of prefixes, ranges and selector is needed"
 type NetboxSource struct {
