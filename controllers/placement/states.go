@@ -70,13 +70,24 @@ func CountStates(inputs *Inputs, unplaced map[netip.Addr]Explanation) map[v1.Add
 		switch {
 		case hasNoNode && a.ServingNodes != nil && len(a.ServingNodes) == 0:
 			counts[stateNoEndpoint]++
-		case hasNoNode:
+		case hasNoNode && !inputs.isKept(a):
 			counts[stateNoNode]++
 		default:
 			counts[cmp.Or(fresh[a.Addr], expired[a.Addr], v1.StatePending)]++
 		}
 	}
 	return counts
+}
+
+// isKept reports whether a node that renews its Lease announces a Local address, as far as is known: one that is to hand
+// it over keeps it while no other node may have it.
+func (in *Inputs) isKept(a *Address) bool {
+	return slices.ContainsFunc(in.Entries, func(e Entry) bool {
+		return e.Addr == a.Addr && e.Spec.Type == v1.AnnounceLocal && e.ReportedState == v1.StateAnnounced &&
+			slices.ContainsFunc(in.Nodes, func(n Node) bool {
+				return n.Name == e.Node && n.Liveness != Expired && offSubnetIfReported(&n, a) == ""
+			})
+	})
 }
 
 // betterState is that of two states that comes first in States. The first of them may be empty.

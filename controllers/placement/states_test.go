@@ -19,6 +19,9 @@ func TestCountStates(t *testing.T) {
 		{Name: "other", Liveness: Fresh, LBNodeAgent: "other", AnnouncesShared: true, SharedRevision: 9},
 		{Name: "excluded", Liveness: Fresh, LBNodeAgent: "default", SharedRevision: 9},
 		{Name: "dead", Liveness: Expired},
+		{Name: "down", Liveness: Fresh, HasReportedFacts: true, Interfaces: []Interface{
+			{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}, IsDown: true},
+		}},
 	}
 	for name, c := range map[string]struct {
 		entries  string // nodes, and what they report
@@ -47,7 +50,12 @@ func TestCountStates(t *testing.T) {
 		"no agent renews its Lease":                      {entries: "dead Announced", want: v1.StateAnnounced},
 		"no node is eligible":                            {unplaced: true, want: stateNoNode},
 		"no node is eligible, and the last one is dead":  {entries: "dead Announced", unplaced: true, want: stateNoNode},
-		"no endpoint is ready":                           {serving: map[string]bool{}, unplaced: true, want: stateNoEndpoint},
+		"no other node is eligible":                      {entries: "a Announced", unplaced: true, want: v1.StateAnnounced},
+		"no other node is eligible, and it has no carrier": {
+			entries: "down Announced", unplaced: true, want: stateNoNode,
+		},
+		"no other node is eligible, and the last one has lost it": {entries: "a Pending", unplaced: true, want: stateNoNode},
+		"no endpoint is ready": {serving: map[string]bool{}, unplaced: true, want: stateNoEndpoint},
 		"nodes with endpoints are not eligible": {
 			serving: map[string]bool{"a": true}, unplaced: true, want: stateNoNode,
 		},
@@ -56,7 +64,10 @@ func TestCountStates(t *testing.T) {
 			inputs := &Inputs{Nodes: nodes, Addresses: []Address{{Addr: addr, ServingNodes: c.serving}}}
 			for entry := range strings.SplitSeq(c.entries, ", ") {
 				if node, state, _ := strings.Cut(entry, " "); node != "" {
-					inputs.Entries = append(inputs.Entries, Entry{Node: node, Addr: addr, ReportedState: v1.AddressState(state)})
+					inputs.Entries = append(inputs.Entries, Entry{
+						Node: node, Addr: addr, ReportedState: v1.AddressState(state),
+						Spec: v1.AnnouncedAddress{Type: v1.AnnounceLocal},
+					})
 				}
 			}
 			if c.lingers {
