@@ -28,8 +28,9 @@ func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) 
 		return fmt.Errorf("list ServiceGroups: %w", err)
 	}
 	g.groups = groups.Items
+	catalog := allocation.NewCatalog(groups.Items, r.Namespace)
 	if len(g.Peers)+len(g.Routings) == 0 { // nothing is advertised
-		g.Groups = routingGroups(groups.Items, allocation.NewCatalog(groups.Items, r.Namespace), nil)
+		g.Groups = routingGroups(groups.Items, catalog, nil)
 		return nil
 	}
 	services, err := listServices(ctx, r.Client)
@@ -43,9 +44,7 @@ func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) 
 		return err
 	}
 	g.VirtualAddresses = virtualAddresses(g.announcements, g.commons, services)
-	g.Groups = routingGroups(
-		groups.Items, allocation.NewCatalog(groups.Items, r.Namespace), groupsWithPolicyLocal(services, g.VirtualAddresses),
-	)
+	g.Groups = routingGroups(groups.Items, catalog, groupsWithPolicyLocal(services, g.VirtualAddresses))
 	g.AreAgentsBehind = areAgentsBehind(g.announcements, g.commons)
 	return nil
 }

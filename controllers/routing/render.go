@@ -174,7 +174,8 @@ func isSameNeighbour(a, b *v1.RoutingPeer) bool {
 type neighbour struct {
 	addr  netip.Addr
 	iface string
-	// isKept is that it is stored, and the node reports no gateway of its family now.
+	// isKept is that the NodeRouting has the neighbour already, and the node's agent reports no gateway of its family
+	// now.
 	isKept bool
 }
 

@@ -11,8 +11,8 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// RuledAddresses are the addresses of ServiceGroups of which all NodeRoutings say what the groups say, so that no
-// speaker advertises them as if the groups said nothing. The methods are not for concurrent use.
+// RuledAddresses compares what ServiceGroups say of how their addresses are advertised with what NodeRoutings tell the
+// speakers: a speaker that has not been told advertises an address to everybody. It is not for concurrent use.
 type RuledAddresses struct {
 	groups   map[string]*Group
 	routings map[string]*v1.NodeRouting // by node
@@ -22,8 +22,8 @@ type RuledAddresses struct {
 
 // ruledGroup is what NodeRoutings say of one group.
 type ruledGroup struct {
-	// pools are the group's ranges, and everywhere the addresses of byNode that all nodes have.
-	pools, everywhere *netipx.IPSet
+	// pools are the group's ranges.
+	pools *netipx.IPSet
 	// byNode are the addresses of which the node's NodeRouting says what the group does, or that they are withheld.
 	byNode map[string]*netipx.IPSet
 }
@@ -44,7 +44,7 @@ func NewRuledAddresses(groups []Group, routings map[string]*v1.NodeRouting) *Rul
 // is none. An address that is in no range of its group gets its rule when nodes announce it, and counts as ruled.
 func (r *RuledAddresses) NodeWithoutRule(group string, addr netip.Addr) string {
 	g := r.groups[group]
-	if g == nil || g.BGP == nil || len(r.nodes) == 0 {
+	if g == nil || g.BGP == nil {
 		return ""
 	}
 	ruled := r.ruled[group]
@@ -52,17 +52,20 @@ func (r *RuledAddresses) NodeWithoutRule(group string, addr netip.Addr) string {
 		ruled = r.ruledBy(g)
 		r.ruled[group] = ruled
 	}
-	if ruled.everywhere.Contains(addr) || !ruled.pools.Contains(addr) {
+	if !ruled.pools.Contains(addr) {
 		return ""
 	}
-	i := slices.IndexFunc(r.nodes, func(node string) bool { return !ruled.byNode[node].Contains(addr) })
-	return r.nodes[i]
+	for _, node := range r.nodes {
+		if !ruled.byNode[node].Contains(addr) {
+			return node
+		}
+	}
+	return ""
 }
 
 func (r *RuledAddresses) ruledBy(g *Group) *ruledGroup {
 	out := &ruledGroup{pools: setOf(g.Ranges), byNode: map[string]*netipx.IPSet{}}
-	everywhere := netipx.IPSetBuilder{}
-	for i, node := range r.nodes {
+	for _, node := range r.nodes {
 		spec := &r.routings[node].Spec
 		texts := slices.Clone(spec.Withheld)
 		for k := range spec.Groups {
@@ -71,12 +74,6 @@ func (r *RuledAddresses) ruledBy(g *Group) *ruledGroup {
 			}
 		}
 		out.byNode[node] = setOf(texts)
-		if i == 0 {
-			everywhere.AddSet(out.byNode[node])
-		} else {
-			everywhere.Intersect(out.byNode[node])
-		}
 	}
-	out.everywhere = buildSet(&everywhere)
 	return out
 }

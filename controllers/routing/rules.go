@@ -201,7 +201,7 @@ func (r *rulesBuilder) addressesOutsidePools() (byGroup map[string]*netipx.IPSet
 		switch {
 		case set != nil && set.Contains(addr):
 		case group == nil && isStored, group != nil && (group.BGP != nil || group.NeedsHostRoutes || stored.HostRoutes ||
-			r.isRestrictedByOther(setOf([]string{addr.String()}))):
+			r.isRestrictedByOther(netipx.IPRangeFrom(addr, addr))):
 			builderOf(name).Add(addr)
 		case group == nil && (len(r.Routings) == 0 || r.withheld.Contains(addr)):
 			unknownBuilder.Add(addr)
@@ -242,9 +242,9 @@ func (r *rulesBuilder) groupOf(addr netip.Addr, a VirtualAddress) string {
 
 // isRestrictedByOther reports whether a group that the manager allocates from contains some of these addresses and
 // says how to advertise them.
-func (r *rulesBuilder) isRestrictedByOther(addresses *netipx.IPSet) bool {
+func (r *rulesBuilder) isRestrictedByOther(addresses ...netipx.IPRange) bool {
 	for name, set := range r.setByName {
-		if r.groupByName[name].BGP != nil && set.Overlaps(addresses) {
+		if r.groupByName[name].BGP != nil && slices.ContainsFunc(addresses, set.OverlapsRange) {
 			return true
 		}
 	}
@@ -260,7 +260,7 @@ func (r *rulesBuilder) ruleOutsidePools(name string, addresses *netipx.IPSet) (r
 		hadHostRoutes := rule.HostRoutes
 		rule.RoutingGroup, rule.createdAt = routingGroup(g, nil), g.CreatedAt
 		rule.HostRoutes = rule.HostRoutes || hadHostRoutes
-		rule.isPlain = g.BGP == nil && !r.isRestrictedByOther(addresses)
+		rule.isPlain = g.BGP == nil && !r.isRestrictedByOther(addresses.Ranges()...)
 	}
 	ranges, more := addresses.Ranges(), netipx.IPSetBuilder{}
 	fitting := ranges[:min(len(ranges), v1.MaxRoutingRanges)]
