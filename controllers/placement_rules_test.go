@@ -13,9 +13,9 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// TestWaitsForRules has a ServiceGroup whose addresses are to be kept from routers. No node announces the first of them
-// before each speaker has been told, or routers would have a route to it for a while. Others do not wait, and neither
-// does one that is announced when the group says something else, or a Local one.
+// TestWaitsForRules has a ServiceGroup that keeps its addresses from routers. The manager places its first address only
+// when the NodeRouting of each node has what the group says. It waits neither with an address of another group, nor
+// with a Local one, nor with one that nodes announce when the group says something else.
 func TestWaitsForRules(t *testing.T) {
 	ctx := context.Background()
 	group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "internal"}}

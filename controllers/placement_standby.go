@@ -118,9 +118,9 @@ func (r *PlacementReconciler) writeAssignments(
 	}))
 }
 
-// endSole writes `sole: false` to those of a node's Announcements that say otherwise, of which announcing are the
-// ones with addresses. The manager does so before it creates an Announcement with standby or asking for the node, of
-// which its agent would not know. Placement itself writes the ones with addresses, the first of them first.
+// endSole writes `sole: false` to the Announcement of a node that says `sole: true`, if one does; announcing are the
+// node's Announcements with addresses. The manager calls it before it creates an Announcement with standby or asking
+// for the node: the node's agent watches only the sole one, and would not see the other.
 func (r *PlacementReconciler) endSole(ctx context.Context, announcing []*v1.Announcement) error {
 	for i, a := range announcing {
 		if !a.Spec.Sole {

@@ -260,8 +260,9 @@ type Address struct {
 	// Local one it is served from any node.
 	IsUnrestrictedIfLocal bool
 	Services              []string // namespace/name, sorted
-	// AwaitsRuleOn is a node whose speaker has yet to be told how addresses of the group are advertised. It is set only
-	// for addresses that no node announces. While it is set, no node gets the address as a Virtual one.
+	// AwaitsRuleOn names a node whose NodeRouting does not say yet how the ServiceGroup has its addresses advertised; it
+	// is empty if there is no such node, or if a node announces the address already. Place gives no node an address as
+	// a Virtual one while it names a node: that node's speaker would advertise the address to every router.
 	AwaitsRuleOn string
 	// ignoresCordons is that only cordoned nodes may have the address. The placer sets it.
 	ignoresCordons bool
