@@ -79,8 +79,8 @@ func CountStates(inputs *Inputs, unplaced map[netip.Addr]Explanation) map[v1.Add
 	return counts
 }
 
-// isKept reports whether a node that renews its Lease announces a Local address, as far as is known: one that is to hand
-// it over keeps it while no other node may have it.
+// isKept reports whether a node that renews its Lease announces a Local address, as far as is known: a holder that
+// is to hand its address over keeps it while no other node may have it.
 func (in *Inputs) isKept(a *Address) bool {
 	return slices.ContainsFunc(in.Entries, func(e Entry) bool {
 		return e.Addr == a.Addr && e.Spec.Type == v1.AnnounceLocal && e.ReportedState == v1.StateAnnounced &&
