@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
@@ -14,6 +15,8 @@ import (
 type AddressExplanations struct {
 	mu        sync.Mutex
 	byAddress map[netip.Addr]placement.Explanation
+	// since is when the first explanations were set.
+	since time.Time
 	// queue has each Service whose explanations have changed once, until AnnouncedReconciler
 	// has reported them. It is nil until that begins, which then looks at all Services.
 	queue atomic.Pointer[queue]
@@ -27,11 +30,23 @@ func (r *AddressExplanations) ExplanationFor(a netip.Addr) (placement.Explanatio
 	return why, ok
 }
 
+// AreKnown reports whether this process has placed addresses for so long that it knows which agents are silent.
+func (r *AddressExplanations) AreKnown(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.since.IsZero() && now.Sub(r.since) >= silenceWait
+}
+
 // set replaces all explanations, and enqueues each Service for which they change.
-func (r *AddressExplanations) set(explanations map[netip.Addr]placement.Explanation, addresses []placement.Address) {
+func (r *AddressExplanations) set(
+	explanations map[netip.Addr]placement.Explanation, addresses []placement.Address, now time.Time,
+) {
 	r.mu.Lock()
 	before := r.byAddress
 	r.byAddress = explanations
+	if r.since.IsZero() {
+		r.since = now
+	}
 	r.mu.Unlock()
 	q := r.queue.Load()
 	if q == nil {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -34,7 +35,7 @@ func TestUnplacedReasonsOfManyServices(t *testing.T) {
 			for _, a := range addresses {
 				why[a.Addr] = placement.Explanation{Reason: v1.ReasonNoEligibleNode, Message: message}
 			}
-			reasons.set(why, addresses)
+			reasons.set(why, addresses, time.Now())
 		}
 		synctest.Wait()
 		if q.Len() != services {
@@ -44,7 +45,7 @@ func TestUnplacedReasonsOfManyServices(t *testing.T) {
 			request, _ := q.Get()
 			q.Done(request)
 		}
-		reasons.set(reasons.byAddress, addresses)
+		reasons.set(reasons.byAddress, addresses, time.Now())
 		synctest.Wait()
 		if q.Len() != 0 {
 			t.Errorf("%d Services report once more what has not changed", q.Len())

@@ -22,6 +22,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
+	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -44,15 +45,15 @@ type announcedState struct {
 	// events is what the events of each Service that has addresses have said. It is lost
 	// with the process; announced.RestoreEventMemory says what then becomes of events.
 	events map[client.ObjectKey]announced.EventMemory
-	// settling has, of each Service of which one of the settledConditions is to change, the
-	// change. It is lost with the process: then the change is written that much later.
+	// settling has, of each Service of which one of the settledConditions is to change, or whose announcement is in
+	// doubt, the change. It is lost with the process: then the change is written that much later.
 	settling map[settlingKey]announced.PendingChange
 	// addresses has the addresses of each Service, with since when they are known; the zero time of those that the
 	// Service had when the process first saw it, if it had said by then whether they are announced.
 	addresses map[client.ObjectKey]map[netip.Addr]time.Time
 }
 
-// settledConditions are those of which a change is written once it has lasted.
+// settledConditions are those of which each change is written once it has lasted.
 var settledConditions = []string{v1.ConditionAdvertised, v1.ConditionServiceReachable}
 
 // reportedConditions are all conditions of a Service that the reconciler owns.
@@ -71,7 +72,7 @@ func (s *announcedState) forget(key client.ObjectKey) {
 	defer s.mu.Unlock()
 	delete(s.events, key)
 	delete(s.addresses, key)
-	for _, conditionType := range settledConditions {
+	for _, conditionType := range reportedConditions {
 		delete(s.settling, settlingKey{key, conditionType})
 	}
 }
@@ -144,6 +145,26 @@ func (s *announcedState) settleAll(
 	return due, wait
 }
 
+// settleAnnounced returns what is to be stored now as v1.ConditionAnnounced, and in how long to look again; 0 is when
+// something changes. Only what depends on silence is to last: agents fall silent together when the API server is away.
+func (s *announcedState) settleAnnounced(
+	svc *corev1.Service, report announced.Report, now time.Time,
+) (due metav1.Condition, wait time.Duration) {
+	key := settlingKey{client.ObjectKeyFromObject(svc), v1.ConditionAnnounced}
+	if !report.DependsOnSilence {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.settling, key)
+		return report.Condition, 0
+	}
+	stored := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
+	isDue, wait := s.settle(key, stored, report.Condition, now)
+	if isDue {
+		return report.Condition, 0
+	}
+	return ptr.Deref(stored, metav1.Condition{}), wait
+}
+
 // Reconcile makes one Service say what is announced for it.
 func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	svc := &corev1.Service{}
@@ -169,9 +190,9 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 		if places, askings, err = r.placesOf(ctx, KeyOf(svc)); err != nil {
 			return reconcile.Result{}, err
 		}
-		report = announced.Summarise(addrs, places, func(a netip.Addr) string {
+		report = announced.Summarise(addrs, places, func(a netip.Addr) placement.Explanation {
 			why, _ := r.Explanations.ExplanationFor(a)
-			return why.Message
+			return why
 		})
 		if conditions[v1.ConditionAdvertised], err = r.advertisedCondition(ctx, group, places); err != nil {
 			return reconcile.Result{}, err
@@ -183,12 +204,14 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	if err := r.overrideLocalPolicy(ctx, svc, group, places); err != nil {
 		return resultOfWrite(err)
 	}
-	wait := untilFirstReport(svc, report, newest, r.Now())
+	wait := max(untilFirstReport(svc, report, newest, r.Now()), r.untilExplained(svc, report))
 	if wait == 0 {
 		if hasReport {
 			conditions, wait = r.state.settleAll(svc, conditions, r.Now())
+			var untilDue time.Duration
+			conditions[v1.ConditionAnnounced], untilDue = r.state.settleAnnounced(svc, report, r.Now())
+			wait = shortestWait(wait, untilDue)
 		}
-		conditions[v1.ConditionAnnounced] = report.Condition
 		if err := r.writeReport(ctx, svc, report.Annotations, conditions, places); err != nil {
 			return resultOfWrite(err)
 		}
@@ -256,6 +279,17 @@ func untilFirstReport(svc *corev1.Service, report announced.Report, newest, now 
 		since = newest
 	}
 	return max(0, min(firstReportWait, since.Add(firstReportWait).Sub(now)))
+}
+
+// untilExplained returns in how long to look again at a Service that is reported to be announced again before this
+// process knows whether that is in doubt.
+func (r *AnnouncedReconciler) untilExplained(svc *corev1.Service, report announced.Report) time.Duration {
+	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
+	if before == nil || report.Condition.Status != metav1.ConditionTrue || r.Explanations.AreKnown(r.Now()) ||
+		before.Reason != v1.ReasonHolderSilent && before.Reason != v1.ReasonNotAnnounced {
+		return 0
+	}
+	return firstReportWait
 }
 
 // writeReport writes annotations and conditions of a Service, or removes them if there is

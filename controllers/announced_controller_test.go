@@ -52,6 +52,72 @@ func TestUntilFirstReport(t *testing.T) {
 	}
 }
 
+// TestUntilExplained has Services that a process looks at before and after it knows which agents are silent.
+func TestUntilExplained(t *testing.T) {
+	yes, no := metav1.ConditionTrue, metav1.ConditionFalse
+	begin := time.Now()
+	for _, row := range []struct {
+		name   string
+		before string
+		is     metav1.ConditionStatus
+		after  time.Duration // since the first placement; less than 0 is before
+		want   time.Duration
+	}{
+		{"it was in doubt", v1.ReasonHolderSilent, yes, -time.Second, firstReportWait},
+		{"it had no node", v1.ReasonNotAnnounced, yes, -time.Second, firstReportWait},
+		{"it was in doubt, and agents are not silent yet", v1.ReasonHolderSilent, yes, 3 * time.Second, firstReportWait},
+		{"it was in doubt, and is not any more", v1.ReasonHolderSilent, yes, 5 * time.Second, 0},
+		{"it was on its way", v1.ReasonAnnouncing, yes, -time.Second, 0},
+		{"it is announced as before", v1.ReasonAnnounced, yes, -time.Second, 0},
+		{"it is not announced any more", v1.ReasonAnnounced, no, -time.Second, 0},
+		{"it is new", "", yes, -time.Second, 0},
+	} {
+		svc := &corev1.Service{}
+		if row.before != "" {
+			svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionAnnounced, Reason: row.before}}
+		}
+		r := &AnnouncedReconciler{
+			Explanations: &AddressExplanations{}, Now: func() time.Time { return begin.Add(row.after) },
+		}
+		if row.after >= 0 {
+			r.Explanations.set(nil, nil, begin)
+		}
+		if got := r.untilExplained(svc, announced.Report{Condition: metav1.Condition{Status: row.is}}); got != row.want {
+			t.Errorf("%s: %s, not %s", row.name, got, row.want)
+		}
+	}
+}
+
+// TestDoubtSettles has a Service whose announcement is in doubt for a second, and later for longer.
+func TestDoubtSettles(t *testing.T) {
+	yes := metav1.Condition{Type: v1.ConditionAnnounced, Status: metav1.ConditionTrue}
+	doubt := metav1.Condition{Type: v1.ConditionAnnounced, Status: metav1.ConditionUnknown, Reason: v1.ReasonHolderSilent}
+	svc := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{yes}}}
+	state, begin := &announcedState{}, time.Now()
+	for _, step := range []struct {
+		at        time.Duration // since the beginning
+		wanted    metav1.Condition
+		isSilent  bool
+		want      metav1.ConditionStatus
+		wantAgain time.Duration
+	}{
+		{0, doubt, true, metav1.ConditionTrue, 5 * time.Second},
+		{time.Second, yes, false, metav1.ConditionTrue, 0},
+		{10 * time.Second, doubt, true, metav1.ConditionTrue, 5 * time.Second},
+		{14 * time.Second, doubt, true, metav1.ConditionTrue, time.Second},
+		{15 * time.Second, doubt, true, metav1.ConditionUnknown, 0},
+	} {
+		report := announced.Report{Condition: step.wanted, DependsOnSilence: step.isSilent}
+		got, wait := state.settleAnnounced(svc, report, begin.Add(step.at))
+		if got.Status != step.want || wait != step.wantAgain {
+			t.Errorf("after %s: %s, again in %s; want %s, %s", step.at, got.Status, wait, step.want, step.wantAgain)
+		}
+	}
+	if len(state.settling) != 0 {
+		t.Errorf("%d changes are pending", len(state.settling))
+	}
+}
+
 // TestNewestAddress notes the addresses of a Service that is seen for the first time, gets a second address, another
 // one for its first, loses the second, gets another one for that, and is forgotten.
 func TestNewestAddress(t *testing.T) {

@@ -35,6 +35,9 @@ const (
 	// firstReportWait is how long after the allocation of an address its Service does not yet say that it is not
 	// announced: as a rule it is announced sooner, and the Service says only that, with one write.
 	firstReportWait = 3 * time.Second
+	// silenceWait is how long after its first placement a process may take an agent for alive that is not: longer than
+	// the Lease of a node with Local addresses lasts.
+	silenceWait = 5 * time.Second
 	// advertisedWait is how long Services wait for further reports of speakers: when a router goes
 	// away, all nodes report that, and each report concerns all Virtual addresses.
 	advertisedWait = 2 * time.Second

@@ -77,7 +77,7 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	err = errors.Join(err, r.writeAllCommons(ctx, cluster, &result),
 		r.writeStandbyAnnouncements(ctx, cluster, &inputs, stored),
 		r.writeAskingAnnouncements(ctx, cluster, &inputs, stored))
-	r.Explanations.set(r.explanations(&inputs, &result), inputs.Addresses)
+	r.Explanations.set(r.explanations(&inputs, &result), inputs.Addresses, now)
 	r.reportPlacement(ctx, &inputs, &result, stored)
 
 	wait := shortestWait(

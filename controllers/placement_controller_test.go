@@ -458,6 +458,19 @@ func TestFurtherAnnouncements(t *testing.T) {
 	g.Expect(last.Spec.Addresses).To(BeEmpty())
 }
 
+// waitUntilReported waits until a node's agent has reported its interface, and renewed its Lease.
+func waitUntilReported(g *WithT, node string) {
+	g.Eventually(func(g Gomega) []v1.NodeInterface {
+		ann := announcement(g, node)
+		g.Expect(ann).NotTo(BeNil())
+		return ann.Status.Interfaces
+	}).Should(HaveLen(1))
+	g.Eventually(func(g Gomega) {
+		lease := fetch(g, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-" + node}})
+		g.Expect(lease.Spec.RenewTime).NotTo(BeNil())
+	}).Should(Succeed())
+}
+
 func TestAddressConflict(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
@@ -465,15 +478,7 @@ func TestAddressConflict(t *testing.T) {
 	node(t, "node1", nil)
 	a := runAgent(t, "node1", eth("eth0", "10.42.0.101/24"))
 	serviceGroup(t, "lan", "local: {pool: 10.42.0.1, subnet: 10.42.0.0/24}")
-	g.Eventually(func(g Gomega) []v1.NodeInterface {
-		ann := announcement(g, "node1")
-		g.Expect(ann).NotTo(BeNil())
-		return ann.Status.Interfaces
-	}).Should(HaveLen(1))
-	g.Eventually(func(g Gomega) {
-		lease := fetch(g, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-node1"}})
-		g.Expect(lease.Spec.RenewTime).NotTo(BeNil())
-	}).Should(Succeed())
+	waitUntilReported(g, "node1")
 	a.pause(true) // it renews its Lease: the address stays with the node for as long as the test looks
 	svc := service(t, "conflict", ofGroup("lan"))
 	g.Eventually(entries("node1")).Should(Equal([]string{"node1 10.42.0.1/32 eth0 Local 1"}))
@@ -519,6 +524,33 @@ func TestWithoutOtherNodeMetric(t *testing.T) {
 			[]byte(`{"metadata":{"labels":{"`+corev1.LabelNodeExcludeBalancers+`":`+row.value+`}}}`)))).To(Succeed())
 		expect(row.want)
 	}
+}
+
+// TestSilentHolder has the only node of an address, whose agent ends, which is then not Ready either, and whose
+// agent runs again.
+func TestSilentHolder(t *testing.T) {
+	g := begin(t)
+	lbNodeAgent(t, "default", nil)
+	node(t, "node1", nil)
+	first := runAgent(t, "node1", eth("eth0", "10.73.0.101/24"))
+	serviceGroup(t, "lan", "local: {pool: 10.73.0.1, subnet: 10.73.0.0/24}")
+	waitUntilReported(g, "node1")
+	svc := service(t, "alone", ofGroup("lan"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	eventsBefore := eventsOf(svc, v1.ReasonNotAnnounced)(g)
+	first.stop()
+	const why = "node1 has an agent that does not renew its Lease"
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal(
+		"Unknown HolderSilent: 0 of 1 announcements are made; whether node1 still announces 10.73.0.1 is not known: " + why))
+	g.Expect(svc.Annotations).To(HaveKeyWithValue(v1.AnnotationAddedTo, "node1/eth0"))
+	g.Expect(eventsOf(svc, v1.ReasonNotAnnounced)(g)).To(Equal(eventsBefore), "the node's kernel may answer on")
+	setReady(t, "node1", corev1.ConditionUnknown)
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal(
+		"False NotAnnounced: 0 of 0 announcements are made; 10.73.0.1 has no node: " + why))
+	g.Eventually(eventsOf(svc, v1.ReasonNotAnnounced)).Should(HaveLen(len(eventsBefore) + 1))
+	setReady(t, "node1", corev1.ConditionTrue)
+	runAgent(t, "node1", eth("eth0", "10.73.0.101/24"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal("True Announced: 1 of 1 announcements are made"))
 }
 
 // TestLabelMovesLast checks that a node withdraws what it has before its label, and with it

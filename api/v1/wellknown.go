@@ -137,7 +137,8 @@ const (
 	// write the status of a Service.
 	ConditionAllocationRecord = "purelb.io/AllocationRecord"
 	// ConditionAnnounced, on a Service, says whether all nodes that are to
-	// announce its addresses do.
+	// announce its addresses do. It is Unknown if the agent of one of them is silent,
+	// and no other node may take the address.
 	ConditionAnnounced = "purelb.io/Announced"
 	// ConditionAdvertised, on a Service that has Virtual addresses, says whether speakers
 	// have sent routers a route to each of them.

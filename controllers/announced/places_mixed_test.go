@@ -96,7 +96,7 @@ func TestThreeWait(t *testing.T) {
 	}
 	report := announced.Summarise(
 		[]netip.Addr{netip.MustParseAddr("10.0.0.1")}, announced.PlacesOf("a/b", nodes, nil, nil),
-		func(netip.Addr) string { return "" },
+		unexplained,
 	)
 	const want = "0 of 3 announcements are made; 10.0.0.1 on n1 is Pending; 10.0.0.1 on n2 is Pending; 10.0.0.1 on n3 " +
 		"is Pending"

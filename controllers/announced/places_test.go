@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/announced"
+	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
 // on is an Announcement of a node; each entry is address, type and state.
@@ -28,6 +29,74 @@ func on(node string, entries ...[3]string) v1.Announcement {
 		}
 	}
 	return a
+}
+
+// unexplained has nothing to say of any address.
+func unexplained(netip.Addr) placement.Explanation { return placement.Explanation{} }
+
+// TestSilentHolder has nodes that report that they announce addresses, while their agents do not renew their Leases and
+// no other node may take them.
+func TestSilentHolder(t *testing.T) {
+	const (
+		a, b    = "10.0.0.1", "10.0.0.2"
+		message = "n1 has an agent that does not renew its Lease"
+	)
+	silent := placement.Explanation{Reason: v1.ReasonNoEligibleNode, Message: message, SilentHolder: "n1"}
+	down, other := silent, silent
+	down.IsHolderDown = true
+	other.SilentHolder = "n2"
+	for _, row := range []struct {
+		name   string
+		why    map[string]placement.Explanation
+		states [2]string
+		want   string
+	}{
+		{"one", map[string]placement.Explanation{a: silent}, [2]string{"Announced", "Announced"},
+			"Unknown HolderSilent: 1 of 2 announcements are made; whether n1 still announces 10.0.0.1 is not known: " + message},
+		{"both", map[string]placement.Explanation{a: silent, b: silent}, [2]string{"Announced", "Announced"},
+			"Unknown HolderSilent: 0 of 2 announcements are made; whether n1 still announces 10.0.0.1 is not known: " + message +
+				"; whether n1 still announces 10.0.0.2 is not known: " + message},
+		{"one waits", map[string]placement.Explanation{a: silent}, [2]string{"Announced", "Pending"},
+			"False Announcing: 0 of 2 announcements are made; 10.0.0.2 on n1 is Pending; " +
+				"whether n1 still announces 10.0.0.1 is not known: " + message},
+		{"its node is down", map[string]placement.Explanation{a: down}, [2]string{"Announced", "Announced"},
+			"False NotAnnounced: 1 of 1 announcements are made; 10.0.0.1 has no node: " + message},
+		{"another node", map[string]placement.Explanation{a: other}, [2]string{"Announced", "Announced"},
+			"True Announced: 2 of 2 announcements are made"},
+		{"one that keeps it", map[string]placement.Explanation{a: {Message: message}}, [2]string{"Announced", "Announced"},
+			"True Announced: 2 of 2 announcements are made"},
+	} {
+		node := on("n1", [3]string{a, "Local", row.states[0]}, [3]string{b, "Local", row.states[1]})
+		report := announced.Summarise(
+			[]netip.Addr{netip.MustParseAddr(a), netip.MustParseAddr(b)},
+			announced.PlacesOf("a/b", []v1.Announcement{node}, nil, nil),
+			func(a netip.Addr) placement.Explanation { return row.why[a.String()] },
+		)
+		c := report.Condition
+		if got := string(c.Status) + " " + c.Reason + ": " + c.Message; got != row.want {
+			t.Errorf("%s: got  %s\nwant %s", row.name, got, row.want)
+		}
+		reported := 2
+		if row.states[1] != "Announced" {
+			reported = 1
+		}
+		if got := strings.Fields(report.Annotations[v1.AnnotationAnnouncingIPv4]); len(got) != reported {
+			t.Errorf("%s: the annotation names %q", row.name, got)
+		}
+		if want := row.why[a].SilentHolder == "n1"; report.DependsOnSilence != want {
+			t.Errorf("%s: depends on silence: %t", row.name, report.DependsOnSilence)
+		}
+	}
+	if report := announced.Summarise(
+		[]netip.Addr{netip.MustParseAddr(a)},
+		announced.PlacesOf(
+			"a/b", []v1.Announcement{on("n1", [3]string{a, "Local", "Announced"}), on("n2", [3]string{a, "Local", "Announced"})},
+			nil, nil,
+		),
+		func(netip.Addr) placement.Explanation { return down },
+	); report.Condition.Message != "1 of 1 announcements are made" {
+		t.Errorf("another node reports it, too: %s", report.Condition.Message)
+	}
 }
 
 func TestSummarise(t *testing.T) {
@@ -83,9 +152,7 @@ func TestSummarise(t *testing.T) {
 			for _, a := range strings.Fields(row.addrs) {
 				addrs = append(addrs, netip.MustParseAddr(a))
 			}
-			got := announced.Summarise(
-				addrs, announced.PlacesOf("a/b", row.announcements, nil, nil), func(netip.Addr) string { return "" },
-			)
+			got := announced.Summarise(addrs, announced.PlacesOf("a/b", row.announcements, nil, nil), unexplained)
 			if diff := cmp.Diff(row.annotations, got.Annotations); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -23,23 +24,55 @@ type Report struct {
 	Annotations map[string]string
 	// Condition of type v1.ConditionAnnounced.
 	Condition metav1.Condition
+	// DependsOnSilence is that the condition says what it says because an agent does not renew its Lease.
+	DependsOnSilence bool
 }
 
-// Summarise reports on a Service that has the given addresses. reasonUnplaced says why an
+// Summarise reports on a Service that has the given addresses. explain says why an
 // address has no node, if the manager knows.
-func Summarise(addrs []netip.Addr, places []Place, reasonUnplaced func(netip.Addr) string) Report {
-	report := Report{Annotations: map[string]string{}}
-	entries := map[string][]string{}
-	var addedTo, waiting []string
-	announced, unplaced := 0, slices.Clone(addrs)
+func Summarise(addrs []netip.Addr, places []Place, explain func(netip.Addr) placement.Explanation) Report {
+	report := Report{Annotations: announcingAnnotations(places)}
+	silent := silentHolders(addrs, explain)
+	var waiting, doubted []string
+	announced, all, unplaced := 0, 0, slices.Clone(addrs)
 	for _, p := range places {
-		unplaced = slices.DeleteFunc(unplaced, func(a netip.Addr) bool { return a.String() == p.Address })
-		if p.State != v1.StateAnnounced {
-			waiting = append(waiting, describePlace(p))
+		why, isSilent := silent[p.Address]
+		isSilent = isSilent && why.SilentHolder == p.Node && p.State == v1.StateAnnounced
+		report.DependsOnSilence = report.DependsOnSilence || isSilent
+		if isSilent && why.IsHolderDown {
 			continue
 		}
-		announced++
-		if p.Type != v1.AnnounceLocal {
+		all++
+		unplaced = slices.DeleteFunc(unplaced, func(a netip.Addr) bool { return a.String() == p.Address })
+		switch {
+		case isSilent:
+			doubted = append(
+				doubted, fmt.Sprintf("whether %s still announces %s is not known: %s", p.Node, p.Address, why.Message),
+			)
+		case p.State == v1.StateAnnounced:
+			announced++
+		default:
+			waiting = append(waiting, describePlace(p))
+		}
+	}
+	reasons := make([]string, 0, len(unplaced))
+	for _, a := range unplaced {
+		s := fmt.Sprintf("%s has no node", a)
+		if reason := explain(a).Message; reason != "" {
+			s += ": " + reason
+		}
+		reasons = append(reasons, s)
+	}
+	report.Condition = announcedCondition(announced, all, reasons, waiting, doubted)
+	return report
+}
+
+// announcingAnnotations are the annotations that say which nodes report that they announce Local addresses.
+func announcingAnnotations(places []Place) map[string]string {
+	entries := map[string][]string{}
+	var addedTo []string
+	for _, p := range places {
+		if p.State != v1.StateAnnounced || p.Type != v1.AnnounceLocal {
 			continue
 		}
 		name := v1.AnnotationAnnouncingIPv4
@@ -49,23 +82,28 @@ func Summarise(addrs []netip.Addr, places []Place, reasonUnplaced func(netip.Add
 		entries[name] = append(entries[name], annotationEntry(p))
 		addedTo = append(addedTo, p.Node+"/"+p.Interface)
 	}
+	annotations := map[string]string{}
 	for name, list := range entries {
-		report.Annotations[name] = strings.Join(list, " ")
+		annotations[name] = strings.Join(list, " ")
 	}
 	if len(addedTo) > 0 {
 		slices.Sort(addedTo)
-		report.Annotations[v1.AnnotationAddedTo] = strings.Join(slices.Compact(addedTo), " ")
+		annotations[v1.AnnotationAddedTo] = strings.Join(slices.Compact(addedTo), " ")
 	}
-	reasons := make([]string, 0, len(unplaced))
-	for _, a := range unplaced {
-		s := fmt.Sprintf("%s has no node", a)
-		if reason := reasonUnplaced(a); reason != "" {
-			s += ": " + reason
+	return annotations
+}
+
+// silentHolders are, by the text of the address, the explanations that name a node whose report may be out of date.
+func silentHolders(
+	addrs []netip.Addr, explain func(netip.Addr) placement.Explanation,
+) map[string]placement.Explanation {
+	silent := map[string]placement.Explanation{}
+	for _, a := range addrs {
+		if why := explain(a); why.SilentHolder != "" {
+			silent[a.String()] = why
 		}
-		reasons = append(reasons, s)
 	}
-	report.Condition = announcedCondition(announced, len(places), reasons, waiting)
-	return report
+	return silent
 }
 
 // annotationEntry is a Local address in an annotation.
@@ -91,8 +129,8 @@ func describeState(p Place) string {
 const messageSeparator = "; "
 
 // announcedCondition says how many of all announcements are made, and names up to three of the
-// addresses that have no node, and of the announcements that wait.
-func announcedCondition(announced, all int, unplaced, waiting []string) metav1.Condition {
+// addresses that have no node, of the announcements that wait, and of those that are doubted.
+func announcedCondition(announced, all int, unplaced, waiting, doubted []string) metav1.Condition {
 	c := metav1.Condition{Type: v1.ConditionAnnounced, Status: metav1.ConditionFalse, Reason: v1.ReasonAnnouncing}
 	c.Message = fmt.Sprintf("%d of %d announcements are made", announced, all)
 	switch {
@@ -101,11 +139,15 @@ func announcedCondition(announced, all int, unplaced, waiting []string) metav1.C
 		for _, s := range textlimit.First(unplaced, maxNamedInCondition) {
 			c.Message += messageSeparator + s
 		}
+	case len(waiting) == 0 && len(doubted) > 0:
+		c.Status, c.Reason = metav1.ConditionUnknown, v1.ReasonHolderSilent
 	case announced == all:
 		c.Status, c.Reason = metav1.ConditionTrue, v1.ReasonAnnounced
 	}
-	for _, s := range textlimit.First(waiting, maxNamedInCondition) {
-		c.Message += messageSeparator + s
+	for _, list := range [][]string{waiting, doubted} {
+		for _, s := range textlimit.First(list, maxNamedInCondition) {
+			c.Message += messageSeparator + s
+		}
 	}
 	return c
 }

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How long a change of the condition v1.ConditionAdvertised has to last before it is written. What
+// How long a change of a condition has to last before it is written. What
 // nodes report changes for every Service at once, and again with each session that goes up or down.
 const (
 	// verdictSettleTime is of the status or the reason. Each Service is written at most once in

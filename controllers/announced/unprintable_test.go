@@ -18,7 +18,7 @@ func TestAttackUnprintableReport(t *testing.T) {
 		strings.Repeat(" long", 500)
 	c := announced.Summarise(
 		[]netip.Addr{netip.MustParseAddr("10.0.0.1")}, announced.PlacesOf("a/b", []v1.Announcement{a}, nil, nil),
-		func(netip.Addr) string { return "" },
+		unexplained,
 	).Condition
 	const want = "0 of 1 announcements are made; 10.0.0.1 on n1 is Failed (no?]52;c;cm0=??[2K? 10.0.0.1 Announced long"
 	if !strings.HasPrefix(c.Message, want) || len(c.Message) > 1024 ||

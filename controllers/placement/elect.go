@@ -57,7 +57,7 @@ func (p *placer) explainNoEligibleNode(a *Address, checks []check) Explanation {
 	if a.ServingNodes != nil && slices.ContainsFunc(p.nodes, lacksEndpoint) {
 		why += "; policy Local needs a pod that is ready on a node that may have the address: see the pods of the Service"
 	}
-	return Explanation{v1.ReasonNoEligibleNode, why}
+	return Explanation{Reason: v1.ReasonNoEligibleNode, Message: why}
 }
 
 // explainNotChosen says of the nodes that an address does not go to why not.

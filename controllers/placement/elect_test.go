@@ -101,6 +101,28 @@ func TestNotChosen(t *testing.T) {
 	}
 }
 
+// TestSilentHolder has an address whose holder's agent does not renew its Lease, or ought to hand it over.
+func TestSilentHolder(t *testing.T) {
+	for _, row := range []struct {
+		nodes    string
+		want     string
+		wantDown bool
+	}{
+		{"a:expired", "a", false},
+		{"a:expired b:excluded", "a", false},
+		{"a:expired,notready b:excluded", "a", true},
+		{"a:expired b", "", false},
+		{"a:excluded b:excluded", "", false},
+		{"a:leaving b:excluded", "", false},
+	} {
+		facts, addr := onLink(t, row.nodes, "a 3 Announced")
+		got := placement.Place(facts).Unplaced[addr]
+		if got.SilentHolder != row.want || got.IsHolderDown != row.wantDown {
+			t.Errorf("%s: %+v", row.nodes, got)
+		}
+	}
+}
+
 // TestManyReasons names eight nodes and counts the others.
 func TestManyReasons(t *testing.T) {
 	for n, want := range map[int]string{

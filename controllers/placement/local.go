@@ -55,7 +55,11 @@ func (p *placer) moveLocal(a *Address, s situation) {
 
 // keepWithoutCandidate keeps an address that the holder is to lose, but no node can take.
 func (p *placer) keepWithoutCandidate(a *Address, holder *judgedEntry) {
-	p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a, p.checksToTake(a))
+	why := p.explainNoEligibleNode(a, p.checksToTake(a))
+	if holder.node.Liveness == Expired {
+		why.SilentHolder, why.IsHolderDown = holder.Node, holder.node.IsNotReady
+	}
+	p.result.Unplaced[a.Addr] = why
 	hasFailedEntries := p.keepFailedEntries(a, nil, nil)
 	if holder.node.IsLeaving {
 		p.keepLatestElected(a)

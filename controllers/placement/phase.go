@@ -92,12 +92,14 @@ func (p *placer) phaseOf(a *Address) situation {
 	case len(p.inputs.LingeringReports[a.Addr]) == 0 && p.nodeWithFactsPending() != "": // its Announcement was lost
 		s.phase = WaitingForFacts
 		s.waitsFor = Explanation{
-			v1.ReasonWaitingForFacts, fmt.Sprintf("waiting for the agent of node %s to report", p.nodeWithFactsPending()),
+			Reason:  v1.ReasonWaitingForFacts,
+			Message: fmt.Sprintf("waiting for the agent of node %s to report", p.nodeWithFactsPending()),
 		}
 	case len(lingering) > 0:
 		s.phase = WaitingForWithdrawal
 		s.waitsFor = Explanation{
-			v1.ReasonAnnouncing, fmt.Sprintf("waiting for node %s to withdraw it", slices.Min(lingering)),
+			Reason:  v1.ReasonAnnouncing,
+			Message: fmt.Sprintf("waiting for node %s to withdraw it", slices.Min(lingering)),
 		}
 	default:
 		s.phase = Unheld

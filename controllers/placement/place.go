@@ -15,6 +15,10 @@ import (
 type Explanation struct {
 	Reason  string
 	Message string
+	// SilentHolder is the node that reports that it announces the address, which no other node may take, but whose agent
+	// does not renew its Lease; empty if there is none. IsHolderDown is that its Node is not Ready, either.
+	SilentHolder string
+	IsHolderDown bool
 }
 
 // MoveKind is why an address gets another node.
@@ -125,7 +129,7 @@ func Place(inputs Inputs) Result {
 		p.setIgnoresCordons(a, announceType)
 		switch {
 		case announceType == v1.AnnounceVirtual && a.AwaitsRuleOn != "":
-			p.result.Unplaced[a.Addr] = Explanation{v1.ReasonWaitingForRouting, fmt.Sprintf(
+			p.result.Unplaced[a.Addr] = Explanation{Reason: v1.ReasonWaitingForRouting, Message: fmt.Sprintf(
 				"waiting until the speaker of node %s is told how addresses of ServiceGroup %s are advertised",
 				a.AwaitsRuleOn, a.Group,
 			)}

@@ -42,10 +42,13 @@ func (p *placer) typeOf(a *Address) (v1.AnnounceType, Explanation) {
 	switch {
 	case awaited != "":
 		return "", Explanation{
-			v1.ReasonWaitingForFacts, fmt.Sprintf("waiting for the agent of node %s to report its interfaces", awaited),
+			Reason:  v1.ReasonWaitingForFacts,
+			Message: fmt.Sprintf("waiting for the agent of node %s to report its interfaces", awaited),
 		}
 	case !hasFacts:
-		return "", Explanation{v1.ReasonWaitingForFacts, "no agent has reported its node's interfaces yet"}
+		return "", Explanation{
+			Reason: v1.ReasonWaitingForFacts, Message: "no agent has reported its node's interfaces yet",
+		}
 	}
 	return v1.AnnounceVirtual, Explanation{}
 }

@@ -39,9 +39,14 @@ func changeService(name string, do func(*corev1.Service)) change {
 
 // withCondition sets a condition of a Service in namespace shop.
 func withCondition(name, conditionType string, status metav1.ConditionStatus, message string) change {
+	return withReason(name, conditionType, status, "Because", message)
+}
+
+// withReason is withCondition with a reason.
+func withReason(name, conditionType string, status metav1.ConditionStatus, reason, message string) change {
 	return changeService(name, func(svc *corev1.Service) {
 		meta.SetStatusCondition(&svc.Status.Conditions, metav1.Condition{
-			Type: conditionType, Status: status, Reason: "Because", Message: message,
+			Type: conditionType, Status: status, Reason: reason, Message: message,
 		})
 	})
 }
@@ -283,6 +288,16 @@ func TestStatus(t *testing.T) {
 		"a Service is not looked at": {
 			[]change{changeService("web", func(svc *corev1.Service) { svc.Status.Conditions = nil })},
 			"Degraded service/shop/web: the manager has not looked at it yet",
+		},
+		"the only node of an address is silent": {
+			[]change{
+				withReason("web", v1.ConditionAnnounced, metav1.ConditionUnknown, v1.ReasonHolderSilent, "node1 is silent"),
+			},
+			"Degraded service/shop/web: node1 is silent",
+		},
+		"the only node of an address is down": {
+			[]change{withReason("web", v1.ConditionAnnounced, metav1.ConditionFalse, v1.ReasonNotAnnounced, "node1 is down")},
+			"Critical service/shop/web: node1 is down",
 		},
 		"no router knows an address": {
 			[]change{withCondition("web", v1.ConditionAdvertised, metav1.ConditionFalse, "0 of 3 sessions are up")},

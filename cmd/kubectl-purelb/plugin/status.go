@@ -294,10 +294,7 @@ func (s *Status) addServices(c *Cluster) {
 		}
 		condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
 		if condition != nil && condition.Status != metav1.ConditionTrue && len(svc.Status.LoadBalancer.Ingress) > 0 {
-			severity, alert := Degraded, "PureLBNodeNotAnnouncing"
-			if !isEachAddressAnnounced(c, svc) {
-				severity, alert = Critical, "PureLBAddressNotAnnounced"
-			}
+			severity, alert := severityOfAnnounced(c, svc, condition.Reason)
 			s.add(severity, alert, object, "%s", condition.Message)
 		}
 		for _, of := range []struct{ conditionType, alert string }{
@@ -310,6 +307,19 @@ func (s *Status) addServices(c *Cluster) {
 			}
 		}
 	}
+}
+
+// severityOfAnnounced is how bad it is that a Service's condition v1.ConditionAnnounced is not True, for a reason, and
+// the alert that is about it.
+func severityOfAnnounced(c *Cluster, svc *corev1.Service, reason string) (severity Health, alert string) {
+	const notAnnounced = "PureLBAddressNotAnnounced"
+	switch {
+	case reason == v1.ReasonNotAnnounced, !isEachAddressAnnounced(c, svc):
+		return Critical, notAnnounced
+	case reason == v1.ReasonHolderSilent: // the node may still answer
+		return Degraded, notAnnounced
+	}
+	return Degraded, "PureLBNodeNotAnnouncing"
 }
 
 // isEachAddressAnnounced reports whether each address of a Service is announced somewhere.

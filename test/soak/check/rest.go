@@ -171,7 +171,8 @@ func (r *rest) checkService(svc Service) {
 	switch {
 	case svc.Announced.Status == "True":
 		r.checkAnswers(svc)
-	case len(able) == 0 && svc.Announced.Status == "False" && svc.Announced.Message != "":
+	case len(able) == 0 && slices.Contains([]string{"False", "Unknown"}, svc.Announced.Status) &&
+		svc.Announced.Message != "":
 	default:
 		r.report("Service %s has %v and is not announced, though %v could: %+v", svc.Name, svc.Ingress, able, svc.Announced)
 	}
