@@ -466,6 +466,51 @@ spec: {nodeName: node1, lbNodeAgent: default}
 	}
 }
 
+// A Service that does not say its families is checked as one that has any of them, or that of the addresses that it
+// asks for.
+func TestValidateWithoutFamilies(t *testing.T) {
+	const service = `
+apiVersion: purelb.io/v1
+kind: ServiceGroup
+metadata: {name: default, namespace: purelb-system}
+spec: {local: {v4pools: [{pool: 10.0.0.1-10.0.0.9, subnet: 10.0.0.0/24}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop, annotations: {%s: %q, %s: %q}}
+spec: {type: LoadBalancer, %s, ports: [{port: 80}]}
+`
+	const (
+		single  = "ipFamilyPolicy: SingleStack"
+		prefers = "ipFamilyPolicy: PreferDualStack"
+		outside = " is in no pool of a ServiceGroup that is ready"
+	)
+	for _, row := range []struct{ families, group, addresses, want string }{
+		{single, "", "", ""},
+		{single, "", "10.0.0.5", ""},
+		{single, "", "10.0.0.10", "10.0.0.10" + outside},
+		{single, "", "fd00::5", "fd00::5" + outside},
+		{single, "", "10.0.0.5, fd00::5", "fd00::5 is IPv6, which is not in spec.ipFamilies"},
+		{single, "defaul", "", "did you mean default?"},
+		{prefers, "", "10.0.0.5", ""},
+		{prefers, "", "10.0.0.10", "10.0.0.10" + outside},
+		{prefers + ", ipFamilies: [IPv4]", "", "10.0.0.5", ""},
+		{prefers + ", ipFamilies: [IPv4]", "", "fd00::5", "fd00::5" + outside},
+		{"ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv4]", "", "fd00::5", "fd00::5" + outside},
+		{"ipFamilyPolicy: RequireDualStack", "", "", ""}, // that a group has no address left is no warning
+		{"ipFamilies: [IPv4]", "", "fd00::5", "fd00::5 is IPv6, which is not in spec.ipFamilies"},
+	} {
+		file := fmt.Sprintf(
+			service, v1.AnnotationServiceGroup, row.group, v1.AnnotationAddresses, row.addresses, row.families,
+		)
+		v := must(Validate(t.Context(), filesOf(t, file), "purelb-system"))(t)
+		text := textOf(t, v)
+		if v.Errors > 0 || (v.Warnings > 0) != (row.want != "") || !strings.Contains(text, row.want) {
+			t.Errorf("%v: %s", row, text)
+		}
+	}
+}
+
 // An object that is twice in the files is an error, whichever way it names its namespace.
 func TestValidateDuplicates(t *testing.T) {
 	without := strings.Replace(groupFile, ", namespace: purelb-system", "", 1)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -84,7 +85,12 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 			}
 			reader = forServices
 		}
-		warnings, refusals, err := predictAdmission(ctx, reader, options, nil, object)
+		var warnings, refusals []string
+		if svc, isService := object.(*corev1.Service); isService {
+			warnings, err = predictForAnyFamilies(ctx, reader, options, svc)
+		} else {
+			warnings, refusals, err = predictAdmission(ctx, reader, options, nil, object)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f, err)
 		}
@@ -96,6 +102,69 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 		}
 	}
 	return v, nil
+}
+
+// predictForAnyFamilies is what predictAdmission returns of a Service whatever families it gets of those that it may
+// get. These are the cluster's, which is not known, if the Service does not say spec.ipFamilies. Where something is
+// wrong with each, and nothing with all, it is what is wrong with the first.
+func predictForAnyFamilies(
+	ctx context.Context, reader client.Reader, o webhooks.Options, svc *corev1.Service,
+) (warnings []string, err error) {
+	var first []string
+	for i, families := range possibleFamilies(svc) {
+		asStored := svc.DeepCopy()
+		asStored.Spec.IPFamilies = families
+		of, _, err := predictAdmission(ctx, reader, o, nil, asStored) // no Service is refused
+		switch {
+		case err != nil:
+			return nil, err
+		case len(of) == 0:
+			return nil, nil
+		case i == 0:
+			first, warnings = of, slices.Clone(of)
+		default:
+			warnings = slices.DeleteFunc(warnings, func(s string) bool { return !slices.Contains(of, s) })
+		}
+	}
+	if len(warnings) == 0 {
+		return first, nil
+	}
+	return warnings, nil
+}
+
+// possibleFamilies lists the values of spec.ipFamilies that the API server may store of a Service, but for their order.
+// Those are left out that the addresses that the Service asks for rule out, unless they rule out all.
+func possibleFamilies(svc *corev1.Service) [][]corev1.IPFamily {
+	both := []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	possible := [][]corev1.IPFamily{both[:1], both[1:]}
+	switch len(svc.Spec.IPFamilies) {
+	case 0:
+	case 1:
+		possible = [][]corev1.IPFamily{svc.Spec.IPFamilies}
+	default:
+		return [][]corev1.IPFamily{svc.Spec.IPFamilies}
+	}
+	switch ptr.Deref(svc.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack) {
+	case corev1.IPFamilyPolicyRequireDualStack:
+		return [][]corev1.IPFamily{both}
+	case corev1.IPFamilyPolicyPreferDualStack:
+		possible = append(possible, both)
+	}
+	request := allocation.RequestOf(svc)
+	request.Families = nil
+	requested, _ := request.AddressesByFamily()
+	isRuledOut := func(families []corev1.IPFamily) bool {
+		for family := range requested {
+			if !slices.Contains(families, family) {
+				return true
+			}
+		}
+		return false
+	}
+	if remaining := slices.DeleteFunc(slices.Clone(possible), isRuledOut); len(remaining) > 0 {
+		return remaining
+	}
+	return possible
 }
 
 // key tells an object of a file from all others. Objects of PureLB's kinds that name no namespace are in
