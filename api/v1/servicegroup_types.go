@@ -152,6 +152,7 @@ type NetboxPools struct {
 	// v4 says where IPv4 addresses come from.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.prefixes) || self.prefixes.all(p, !isCIDR(p) || cidr(p).ip().family() == 4)",message="every prefix must be IPv4; IPv6 goes under v6"
+	// +kubebuilder:validation:XValidation:rule="!has(self.aggregation) || self.aggregation.matches('^(|default|/([1-9]|[12][0-9]|3[0-2]))$')",message="must be \"default\" or from /1 to /32",fieldPath=".aggregation"
 	V4 *NetboxSource `json:"v4,omitempty"`
 
 	// v6 says where IPv6 addresses come from.
@@ -161,7 +162,9 @@ type NetboxPools struct {
 
 	// aggregation is the mask that Virtual addresses get: "default" or absent for
 	// that of the prefix in NetBox, else /1 to /32 for IPv4 and /1 to /128 for
-	// IPv6.
+	// IPv6. Of a group that has both v4 and v6, or neither, a mask up to /32 is
+	// for IPv4, and a longer one for IPv6: what is said under v4 and v6 counts
+	// first.
 	// +optional
 	Aggregation Aggregation `json:"aggregation,omitempty"`
 
@@ -225,6 +228,12 @@ type NetboxSource struct {
 	// meant.
 	// +optional
 	Selector *NetboxSelector `json:"selector,omitempty"`
+
+	// aggregation is the mask that Virtual addresses of the family get: "default"
+	// for that of the prefix in NetBox, else /1 to /32 for IPv4 and /1 to /128 for
+	// IPv6; absent for what the group's aggregation says.
+	// +optional
+	Aggregation Aggregation `json:"aggregation,omitempty"`
 }
 
 // NetboxSelector selects prefixes and IP ranges of NetBox.
@@ -304,7 +313,8 @@ type ServiceGroupSpec struct {
 	// autoAssign says whether Services that name neither a group nor an address may
 	// get addresses of this one. Absent, it is true for the group named "default" and
 	// false for all others. Of several such groups the one named "default" comes
-	// first, then the first by name that the Service may use and that has a free address.
+	// first, then the first by name that the Service may use and that has a free address; a group of
+	// NetBox is taken to have one.
 	// +optional
 	AutoAssign *bool `json:"autoAssign,omitempty"`
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // Verdict says whether the manager allocates from one ServiceGroup, and if not, why.
@@ -40,8 +41,8 @@ func (v *Verdict) IsReady() bool { return v.Reason == v1.ReasonAccepted }
 type Catalog map[string]*Verdict
 
 // NewCatalog parses the groups in the manager's namespace, and leaves out the others.
-// Of groups that overlap, it accepts the oldest, and of those of one age the first by
-// name.
+// Of groups that overlap, it accepts those with pools of their own before external ones, whose
+// ranges others decide about, then the oldest, and of those of one age the first by name.
 func NewCatalog(groups []v1.ServiceGroup, namespace string) Catalog {
 	catalog, _ := newCatalog(groups, namespace)
 	return catalog
@@ -55,7 +56,11 @@ func newCatalog(groups []v1.ServiceGroup, namespace string) (Catalog, acceptedGr
 		}
 	}
 	slices.SortFunc(own, func(a, b *v1.ServiceGroup) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(
+			order.TrueFirst(a.Spec.Netbox == nil, b.Spec.Netbox == nil),
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name),
+		)
 	})
 	catalog, accepted := Catalog{}, acceptedGroups{}
 	for _, sg := range own {

@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -23,6 +24,12 @@ const (
 	defaultNetboxTag    = "purelb"
 )
 
+// The longest masks of the families.
+const (
+	longestIPv4Mask = 32
+	longestIPv6Mask = 128
+)
+
 // NetboxVRFGlobal is the VRF of a selector that stands for none.
 const NetboxVRFGlobal = "global"
 
@@ -43,8 +50,8 @@ type Netbox struct {
 	Tags         []string
 	// DNSName is the template of a DNS name, or empty.
 	DNSName string
-	// Mask is the mask that Virtual addresses get, or 0 for that of their subnet.
-	Mask int
+	// Masks are the masks that Virtual addresses get; of a family without one it is that of their subnet.
+	Masks map[Family]int
 }
 
 // NetboxSource says from which prefixes and ranges the addresses of one family come.
@@ -64,6 +71,14 @@ func (n *Netbox) SystemName() string { return NetboxName + " " + n.URL }
 // IsByTenant reports whether the addresses are those that NetBox has reserved for a
 // tenant.
 func (n *Netbox) IsByTenant() bool { return len(n.Sources) == 0 }
+
+// describeSource says whose records the addresses have in NetBox: those that are reserved for a tenant, or new ones.
+func (n *Netbox) describeSource() string {
+	if n.IsByTenant() {
+		return "addresses reserved for tenant " + n.Tenant
+	}
+	return "prefixes and ranges"
+}
 
 // The parts of a DNS name that stand for those of a Service.
 const (
@@ -139,14 +154,39 @@ func parseNetbox(spec *v1.NetboxPools, path *field.Path) (n *Netbox, warnings []
 			),
 		)
 	}
-	longest := 128
-	if _, hasIPv4 := n.Sources[IPv4]; hasIPv4 {
-		longest = 32
+	var maskErrs field.ErrorList
+	n.Masks, maskErrs = parseNetboxMasks(spec, path)
+	return n, warnings, append(errs, maskErrs...)
+}
+
+// parseNetboxMasks parses the aggregations of spec.netbox: the group's, and those of the families.
+func parseNetboxMasks(spec *v1.NetboxPools, path *field.Path) (masks map[Family]int, errs field.ErrorList) {
+	masks = map[Family]int{}
+	parse := func(a v1.Aggregation, longest int, path *field.Path) (mask int) {
+		mask, err := parseAggregation(a, longest)
+		if err != nil {
+			errs = append(errs, field.Invalid(path.Child("aggregation"), string(a), err.Error()))
+		}
+		return mask
 	}
-	if n.Mask, err = parseAggregation(spec.Aggregation, longest); err != nil {
-		errs = append(errs, field.Invalid(path.Child("aggregation"), string(spec.Aggregation), err.Error()))
+	isOnlyIPv4, isOnlyIPv6 := spec.V4 != nil && spec.V6 == nil, spec.V4 == nil && spec.V6 != nil
+	longest := longestIPv6Mask
+	if isOnlyIPv4 {
+		longest = longestIPv4Mask
 	}
-	return n, warnings, errs
+	switch mask := parse(spec.Aggregation, longest, path); {
+	case isOnlyIPv6 || mask > longestIPv4Mask:
+		masks[IPv6] = mask
+	default:
+		masks[IPv4] = mask
+	}
+	if spec.V4 != nil && spec.V4.Aggregation != "" {
+		masks[IPv4] = parse(spec.V4.Aggregation, longestIPv4Mask, path.Child("v4"))
+	}
+	if spec.V6 != nil && spec.V6.Aggregation != "" {
+		masks[IPv6] = parse(spec.V6.Aggregation, longestIPv6Mask, path.Child("v6"))
+	}
+	return masks, errs
 }
 
 // reservedNetboxStatus is the status of a tenant's addresses that Services can get.
@@ -260,10 +300,8 @@ func (n *Netbox) netboxRanges(status *v1.ServiceGroupStatus) []Range {
 			continue
 		}
 		r := Range{
-			Addrs: addrs, Subnet: subnet, Mask: n.Mask, PoolText: status.Pools[i].Range, Path: field.NewPath("spec", "netbox"),
-		}
-		if r.Mask == 0 || r.Mask > subnet.Addr().BitLen() {
-			r.Mask = subnet.Bits()
+			Addrs: addrs, Subnet: subnet, Mask: cmp.Or(n.Masks[FamilyOf(subnet.Addr())], subnet.Bits()),
+			PoolText: status.Pools[i].Range, Path: field.NewPath("spec", "netbox"),
 		}
 		if status.Pools[i].Recorded != nil {
 			r.Recorded = *status.Pools[i].Recorded

@@ -89,6 +89,13 @@ func TestParseNetbox(t *testing.T) {
 			`spec.netbox.aggregation: Invalid value: "/64": must be "default" or a mask from /1 to /32`,
 		},
 		{
+			"masks of both families", "v4: {prefixes: [10.0.0.0/24], aggregation: /33}, v6: {prefixes: ['fd00::/64'], " +
+				"aggregation: /129}, aggregation: /129",
+			`[spec.netbox.aggregation: Invalid value: "/129": must be "default" or a mask from /1 to /128, ` +
+				`spec.netbox.v4.aggregation: Invalid value: "/33": must be "default" or a mask from /1 to /32, ` +
+				`spec.netbox.v6.aggregation: Invalid value: "/129": must be "default" or a mask from /1 to /128]`,
+		},
+		{
 			"status of free addresses", "tenant: lab, status: reserved",
 			`spec.netbox.status: Invalid value: "reserved": is the status of the tenant's free addresses: choose another for ` +
 				`those of Services`,
@@ -203,6 +210,11 @@ func TestNetboxDNSName(t *testing.T) {
 // What NetBox was last seen to have is in the group's status, so that a new manager knows
 // it while NetBox is away.
 func TestNetboxRanges(t *testing.T) {
+	const (
+		of4, of6 = "10.0.0.5-10.0.0.6", "fd00::5-fd00::6"
+		sources  = "v4: {selector: {tag: lb}}, v6: {selector: {tag: lb}}, "
+	)
+	both := []string{of4 + " 10.0.0.0/24", of6 + " fd00::/64"}
 	for _, row := range []struct {
 		name, spec string
 		pools      []string
@@ -213,10 +225,15 @@ func TestNetboxRanges(t *testing.T) {
 			"mask", "v4: {prefixes: [10.0.0.0/24]}, aggregation: /32", []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"},
 			"10.0.0.0-10.0.0.255/32",
 		},
-		{
-			"mask that is too long for a family", "tenant: t, aggregation: /64", []string{"10.0.0.5-10.0.0.6 10.0.0.0/24"},
-			"10.0.0.5-10.0.0.6/24",
-		},
+		{"short mask of a tenant", "tenant: t, aggregation: /32", both, of4 + "/32 " + of6 + "/64"},
+		{"long mask of a tenant", "tenant: t, aggregation: /96", both, of4 + "/24 " + of6 + "/96"},
+		{"short mask", sources + "aggregation: /32", both, of4 + "/32 " + of6 + "/64"},
+		{"long mask", sources + "aggregation: /128", both, of4 + "/24 " + of6 + "/128"},
+		{"short mask of IPv6", "v6: {selector: {tag: lb}}, aggregation: /32", both[1:], of6 + "/32"},
+		{"masks of the families", "v4: {selector: {tag: lb}, aggregation: /32}, v6: {selector: {tag: lb}, aggregation: /128}",
+			both, of4 + "/32 " + of6 + "/128"},
+		{"mask of a family before the group's", "v4: {selector: {tag: lb}, aggregation: default}, aggregation: /32", both[:1],
+			of4 + "/24"},
 		{
 			"prefix that is not asked for any more", "v4: {prefixes: [10.0.0.0/24]}",
 			[]string{"10.9.0.0-10.9.0.255 10.9.0.0/24"}, "",
@@ -248,6 +265,8 @@ func TestNetboxRanges(t *testing.T) {
 	}
 }
 
+// An external group is not ready where it overlaps a group with pools of its own, whichever is older. This test shows
+// the row "somebody writes there that a prefix is for Services that has the pool of another ServiceGroup" of docs/trust.md.
 func TestNetboxVerdicts(t *testing.T) {
 	unreachable := netboxGroup(t, "a", "tenant: t")
 	unreachable.Status.Conditions = []metav1.Condition{
@@ -292,11 +311,11 @@ func TestNetboxVerdicts(t *testing.T) {
 			map[string]string{"b": "Accepted: 1 range",
 				"a": `Overlap: spec.netbox: Invalid value: "10.0.0.0-10.0.0.255": range 10.0.0.0-10.0.0.255 overlaps range ` +
 					`10.0.0.7-10.0.0.7 of ServiceGroup b, which has these addresses already`}},
-		{"under a younger pool", []v1.ServiceGroup{groupMadeAt(t, "b", 2, "local: {pool: 10.0.0.7, subnet: 10.0.0.0/24}"),
+		{"over a younger pool", []v1.ServiceGroup{groupMadeAt(t, "b", 2, "local: {pool: 10.0.0.7, subnet: 10.0.0.0/24}"),
 			netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")},
-			map[string]string{"a": "Accepted: 1 range",
-				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.7": range 10.0.0.7-10.0.0.7 overlaps range ` +
-					`10.0.0.0-10.0.0.255 of ServiceGroup a, which has these addresses already`}},
+			map[string]string{"b": "Accepted: 1 range",
+				"a": `Overlap: spec.netbox: Invalid value: "10.0.0.0-10.0.0.255": range 10.0.0.0-10.0.0.255 overlaps range ` +
+					`10.0.0.7-10.0.0.7 of ServiceGroup b, which has these addresses already`}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := map[string]string{}
@@ -565,6 +584,10 @@ func TestAdmitNetbox(t *testing.T) {
 			"[10.0.0.0/24]}}",
 			"spec: Forbidden: changes the NetBox from https://netbox.example to https://other.example with 1 address in use " +
 				"by 1 Service (test/web): make another ServiceGroup instead, or " + cure},
+		{"a tenant's addresses instead of new ones", netboxSpec + "tenant: lab}",
+			"spec: Forbidden: changes the group from prefixes and ranges to addresses reserved for tenant lab with 1 address " +
+				"in use by 1 Service (test/web): make another ServiceGroup instead, or " + cure},
+		{"a tenant", netboxSpec + "v4: {prefixes: [10.0.0.0/24]}, tenant: lab}", ""},
 		{"another kind", "local: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}",
 			"spec: Forbidden: changes the group from netbox to local with 1 address in use by 1 Service (test/web): make " +
 				"another ServiceGroup instead, or " + cure},

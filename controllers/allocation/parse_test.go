@@ -171,6 +171,7 @@ func TestParseGroupSettings(t *testing.T) {
 			allocation.Group{Type: v1.PoolTypeNetbox, Netbox: &allocation.Netbox{
 				URL: "https://n", TokenSecret: "a", TokenKey: "b", Tenant: "t",
 				Sources: map[allocation.Family]allocation.NetboxSource{}, Status: "active",
+				Masks: map[allocation.Family]int{allocation.IPv4: 0},
 			}}},
 	} {
 		got := parsedGroup(t, row.spec)

@@ -89,8 +89,11 @@ type Broker struct {
 	installationID types.UID
 	confirmedAt    time.Time
 	groups         map[string]*groupState
-	queues         map[endpoint]*queue
-	requests       map[requestKey]*requestState
+	// ended are ServiceGroups that are gone, by name, while records of theirs are being released, at
+	// most for endedGroupMemory.
+	ended    map[string]*groupState
+	queues   map[endpoint]*queue
+	requests map[requestKey]*requestState
 	// releases are addresses to release, and repairs addresses to record.
 	releases map[recordKey]*pendingRelease
 	repairs  map[recordKey]*pendingRepair
@@ -128,6 +131,8 @@ type groupState struct {
 	observation Observation
 	// observedAt is when the reason or message of the observation changed.
 	observedAt time.Time
+	// endedAt is when the group was gone.
+	endedAt time.Time
 }
 
 func (b *Broker) newGroupState(config *allocation.Netbox, now time.Time) *groupState {
@@ -218,7 +223,7 @@ func NewBroker(o Options) *Broker {
 		o.Tasks = tasks.Goroutines{}
 	}
 	return &Broker{
-		Options: o, groups: map[string]*groupState{}, queues: map[endpoint]*queue{},
+		Options: o, groups: map[string]*groupState{}, ended: map[string]*groupState{}, queues: map[endpoint]*queue{},
 		requests: map[requestKey]*requestState{}, releases: map[recordKey]*pendingRelease{},
 		repairs: map[recordKey]*pendingRepair{}, namespaceAskedAt: map[string]time.Time{},
 	}
@@ -249,20 +254,17 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 		return
 	case config == nil:
 		delete(b.groups, group)
-		maps.DeleteFunc(b.releases, func(k recordKey, _ *pendingRelease) bool { return k.group == group })
 		b.dropRepairs(group)
+		g.endedAt, b.ended[group] = b.Now(), g
+		b.withdrawOffers(group, true)
+		b.forgetEnded(b.Now())
 		b.stopIdleQueues()
 		return
 	}
 	now := b.Now()
 	b.dropRepairs(group) // the next comparison finds them
+	delete(b.ended, group)
 	b.groups[group] = b.newGroupState(config, now)
-	for key, requested := range b.requests {
-		if key.request.Group == group {
-			requested.pause = nil
-			requested.restart(now)
-		}
-	}
 	for key, r := range b.releases {
 		if key.group == group {
 			r.recordChange = b.newRecordChange(now)
@@ -274,7 +276,59 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 		b.startQueue(e)
 	}
 	b.queues[e].restart(b.newHealth())
+	for key, requested := range b.requests {
+		if key.request.Group == group {
+			requested.pause = nil
+			requested.restart(now)
+		}
+	}
+	b.withdrawOffers(
+		group, g != nil && g.config.URL == config.URL && g.config.IsByTenant() == config.IsByTenant(),
+	)
 	b.stopIdleQueues()
+}
+
+// withdrawOffers forgets the addresses that requests were offered by a configuration that a group has no more: each
+// request is asked for again, and finds its record if the group still has the address. canRelease is that the system
+// can release records of the earlier configuration; it releases the address, unless that is offered again.
+func (b *Broker) withdrawOffers(group string, canRelease bool) {
+	now := b.Now()
+	for key, requested := range b.requests {
+		if key.request.Group != group || !requested.hasAddress() {
+			continue
+		}
+		a := requested.offer.Address
+		requested.isAnswered, requested.offer, requested.since = false, allocation.Offer{}, now
+		if canRelease {
+			b.addRelease(recordKey{group, a}, now)
+		}
+	}
+}
+
+// stateOfRecords returns the state by which records of a group are released, or nil if there is none.
+func (b *Broker) stateOfRecords(group string) *groupState {
+	if g := b.groups[group]; g != nil {
+		return g
+	}
+	return b.ended[group]
+}
+
+// forgetEnded forgets groups that are gone and of which nothing is to be released any more, or for so long that it
+// is given up. What is being asked for of a group is not cut off.
+func (b *Broker) forgetEnded(now time.Time) {
+	isReleasing := map[string]bool{}
+	for key := range b.releases {
+		isReleasing[key.group] = true
+	}
+	for group, g := range b.ended {
+		q := b.queues[g.endpoint]
+		isBusy := q != nil && !q.busySince.IsZero()
+		if now.Sub(g.endedAt) < endedGroupMemory && (isReleasing[group] || isBusy) {
+			continue
+		}
+		delete(b.ended, group)
+		maps.DeleteFunc(b.releases, func(k recordKey, _ *pendingRelease) bool { return k.group == group })
+	}
 }
 
 func (b *Broker) dropRepairs(group string) {
@@ -331,7 +385,7 @@ func (b *Broker) QueueRelease(group string, a netip.Addr) {
 
 // addRelease queues the release of an address, and wakes the group's queue.
 func (b *Broker) addRelease(key recordKey, at time.Time) {
-	if b.groups[key.group] == nil {
+	if b.stateOfRecords(key.group) == nil {
 		return
 	}
 	if r := b.releases[key]; r != nil {

@@ -19,6 +19,8 @@ const (
 	// maxConfirmationAge is how long ago the cluster may have been found to be of the
 	// manager's installation when a system is asked.
 	maxConfirmationAge = time.Minute
+	// endedGroupMemory is for how long records of a ServiceGroup that is gone are released.
+	endedGroupMemory = time.Hour
 	// SlowAfter is after how long without an answer a Service says that it waits.
 	SlowAfter = 2 * time.Second
 	// queuedAfter is after how long in a queue that moves it says so.

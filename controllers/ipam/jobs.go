@@ -39,7 +39,7 @@ func (b *Broker) runJob(ctx context.Context, q *queue, j *job) {
 		b.noteAnswer(e, q)
 	}
 	switch {
-	case b.groups[j.group] == j.state:
+	case b.groups[j.group] == j.state, j.kind == releaseJob && b.ended[j.group] == j.state:
 		conclude(failure)
 	case j.allocated.IsValid(): // by a configuration that the group has no more
 		b.addRelease(recordKey{j.group, j.allocated}, b.Now())
@@ -200,6 +200,7 @@ func (b *Broker) runRelease(ctx context.Context, j *job, system System) (conclud
 		if j.hasAsked {
 			delete(j.state.unusedSince, j.address)
 			b.hastenRequestsFor(j.group, j.state, j.address)
+			b.dropRepair(j)
 		}
 		if r.reportedFor != "" {
 			b.dropDifference(j.group, j.state, j.address)
@@ -210,6 +211,19 @@ func (b *Broker) runRelease(ctx context.Context, j *job, system System) (conclud
 			delete(b.releases, recordKey{j.group, j.address})
 		}
 	}, err
+}
+
+// dropRepair drops the repair of an address that was released: it was to be recorded for whoever has given it up.
+func (b *Broker) dropRepair(j *job) {
+	key := recordKey{j.group, j.address}
+	repair := b.repairs[key]
+	if repair == nil {
+		return
+	}
+	delete(b.repairs, key)
+	if repair.reportedFor != "" {
+		b.dropDifference(j.group, j.state, j.address)
+	}
 }
 
 // hastenRequestsFor lets requests be asked for at once that wait for an address, which is free now.
@@ -223,18 +237,24 @@ func (b *Broker) hastenRequestsFor(group string, g *groupState, a netip.Addr) {
 	}
 }
 
-// isNeeded reports whether a Service has an address, or has been offered it.
+// isNeeded reports whether a Service has an address, or has been offered it by the same system, also of another group.
 func (b *Broker) isNeeded(group string, a netip.Addr) bool {
 	b.mu.Lock()
 	for key, requested := range b.requests {
 		isOfAddress := requested.hasAddress() && requested.offer.Address == a || key.request.Address == a
-		if key.request.Group == group && isOfAddress {
+		if isOfAddress && b.areOfOneSystem(key.request.Group, group) {
 			b.mu.Unlock()
 			return true
 		}
 	}
 	b.mu.Unlock()
 	return b.Cluster.IsInUse(a)
+}
+
+// areOfOneSystem reports whether two groups take their addresses from the same system, as far as is known.
+func (b *Broker) areOfOneSystem(one, other string) bool {
+	g, h := b.stateOfRecords(one), b.stateOfRecords(other)
+	return one == other || g == nil || h == nil || g.config.URL == h.config.URL
 }
 
 // isOfAnotherGroup reports whether an address is, or may be, that of another group on the
@@ -295,6 +315,9 @@ func (b *Broker) runRepair(ctx context.Context, j *job, system System) (conclude
 func (b *Broker) noteRecordFailure(j *job, r *recordChange, owner Owner, what string, failure *Error) {
 	now, isFirst := b.Now(), !r.backoff.Failing()
 	r.postpone(now, failure)
+	if b.groups[j.group] == nil {
+		return // the group is gone, and nothing says what differs
+	}
 	switch {
 	case failure.Reason != v1.ReasonIPAMUnavailable:
 		r.dueAt = now.Add(syncInterval) // somebody has to change something first

@@ -27,6 +27,9 @@ func (s *stubSystem) Allocate(_ context.Context, r Request) (netip.Addr, error) 
 	return r.Address, nil
 }
 
+// Release releases whatever it is asked for.
+func (s *stubSystem) Release(context.Context, netip.Addr) error { return nil }
+
 var (
 	address1 = netip.MustParseAddr("10.0.0.1")
 	address2 = netip.MustParseAddr("10.0.0.2")
@@ -159,6 +162,65 @@ func TestRecordsOfOtherGroups(t *testing.T) {
 				t.Errorf("got %v", got)
 			}
 		})
+	}
+}
+
+// A record is not released while a Service asks the same system for its address, or is offered it, by whichever
+// ServiceGroup.
+func TestWhoNeedsAddress(t *testing.T) {
+	for _, row := range []struct {
+		name, group string
+		asked       netip.Addr
+		isOffered   bool
+		want        bool
+	}{
+		{"of the group", group1, address1, false, true},
+		{"of another group", group2, address1, false, true},
+		{"of another group, another one", group2, address2, false, false},
+		{"of another system", groupElsewhere, address1, false, false},
+		{"offered by the group", group1, address1, true, true},
+		{"offered by another group", group2, address1, true, true},
+		{"offered by another system", groupElsewhere, address1, true, false},
+		{"of a group that is not known yet", "new", address1, false, true},
+	} {
+		c := newClocked(group1, group2, groupElsewhere)
+		request := allocation.IPAMRequest{Group: row.group, Family: allocation.IPv4}
+		if !row.isOffered {
+			request.Address = row.asked
+		}
+		c.SetRequests(ownerNamed("web"), []allocation.IPAMRequest{request})
+		if row.isOffered {
+			c.said(c.requests[requestKey{ownerNamed("web").UID, request}], allocation.Offer{Address: row.asked}, 0)
+		}
+		if got := c.isNeeded(group1, address1); got != row.want {
+			t.Errorf("%s: %t", row.name, got)
+		}
+	}
+}
+
+// TestReleaseEndsRepair has an address that was to be recorded for a Service that gives it up: it is recorded no more
+// once it is released. If another Service has it, too, it is not released, and recorded.
+func TestReleaseEndsRepair(t *testing.T) {
+	for isShared, want := range map[bool]int{false: 1, true: 2} {
+		c := newClocked(group1)
+		c.noteMissing(group1, []Missing{{Address: address1}, {Address: address2}}, c.now)
+		c.repairs[recordKey{group1, address1}].reportedFor = v1.ReasonIPAMRefused
+		c.noteDifference(group1, address1, Owner{}, "not recorded")
+		c.stub.inUse[address1] = isShared
+		c.QueueRelease(group1, address1)
+		j := &job{
+			kind: releaseJob, group: group1, state: c.groups[group1], address: address1,
+			release: c.releases[recordKey{group1, address1}],
+		}
+		conclude, err := c.runRelease(t.Context(), j, &stubSystem{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conclude(nil)
+		if len(c.repairs) != want || c.repairs[recordKey{group1, address2}] == nil ||
+			len(c.groups[group1].observation.Differences) != want-1 {
+			t.Errorf("shared %t: repairs %v, %v", isShared, c.repairs, c.groups[group1].observation.Differences)
+		}
 	}
 }
 

@@ -55,11 +55,13 @@ func (b *Broker) startQueue(e endpoint) {
 	b.Tasks.Go(func() { b.runQueue(ctx, e, q) })
 }
 
-// stopIdleQueues ends the workers of endpoints that no group has.
+// stopIdleQueues ends the workers of endpoints that no group has, nor one that is gone and releases what it had.
 func (b *Broker) stopIdleQueues() {
 	used := map[endpoint]bool{}
-	for _, g := range b.groups {
-		used[g.endpoint] = true
+	for _, groups := range []map[string]*groupState{b.groups, b.ended} {
+		for _, g := range groups {
+			used[g.endpoint] = true
+		}
 	}
 	for e, q := range b.queues {
 		if !used[e] {
@@ -73,7 +75,7 @@ func (b *Broker) stopIdleQueues() {
 
 // wake lets the worker of a group's endpoint look for work.
 func (b *Broker) wake(group string) {
-	if g := b.groups[group]; g != nil {
+	if g := b.stateOfRecords(group); g != nil {
 		pacing.Signal(b.queues[g.endpoint].wake)
 	}
 }
@@ -82,7 +84,8 @@ func (b *Broker) wake(group string) {
 type job struct {
 	kind  jobKind
 	group string
-	// state is the group's. What comes of the job counts only while the group still has it.
+	// state is the group's. What comes of the job counts only while the group still has it, or is gone and
+	// releases what it had.
 	state    *groupState
 	schedule *schedule
 	// pause, if there is one, says when the job is due, instead of its own schedule.
@@ -152,6 +155,10 @@ func (b *Broker) nextJob(e endpoint, q *queue) (*job, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.Now()
+	if len(b.ended) > 0 {
+		b.forgetEnded(now)
+		b.stopIdleQueues()
+	}
 	h := &q.health
 	if h.failure != nil {
 		if wait := h.notBefore(b.isAwaited(e)).Sub(now); wait > 0 {
@@ -242,8 +249,8 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 			}
 		}
 		for key, r := range b.releases {
-			g := b.stateOf(key.group, e)
-			if g != nil && !yield(job{
+			g := b.stateOfRecords(key.group)
+			if g != nil && g.endpoint == e && !yield(job{
 				kind: releaseJob, group: key.group, state: g, schedule: &r.schedule, release: r, address: key.address,
 			}) {
 				return
@@ -263,9 +270,11 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 // checkOf returns the job that asks how the system of an endpoint is: as the first of its groups,
 // whose System is connected already the next time.
 func (b *Broker) checkOf(e endpoint) *job {
-	for _, name := range slices.Sorted(maps.Keys(b.groups)) {
-		if g := b.stateOf(name, e); g != nil {
-			return &job{kind: checkJob, group: name, state: g}
+	for _, groups := range []map[string]*groupState{b.groups, b.ended} {
+		for _, name := range slices.Sorted(maps.Keys(groups)) {
+			if g := groups[name]; g.endpoint == e {
+				return &job{kind: checkJob, group: name, state: g}
+			}
 		}
 	}
 	return nil

@@ -58,7 +58,7 @@ type Report struct {
 	Ranges []Range
 	// MarkedRecords are those with marks of this cluster, foreign ones among them, in any order.
 	MarkedRecords []Record
-	// Problems are what the group asks for and the system does not have.
+	// Problems are what the group asks for and the system does not have, and what it has and no Service can have.
 	Problems []string
 }
 

@@ -332,14 +332,19 @@ func readPage[T any](
 	return *got.Results, *got.Count, nil
 }
 
-// list reads all pages of a list. It counts pages itself: the links that NetBox sends
-// may name a host behind a proxy.
+// list reads all pages of a list, IP addresses without their comments. It counts pages itself: the links that NetBox
+// sends may name a host behind a proxy.
 func list[T any](ctx context.Context, c *client, path string, query url.Values) ([]T, error) {
 	var all []T
 	for range maxPages {
 		results, total, err := readPage[T](ctx, c, path, query, pageSize, len(all))
 		if err != nil {
 			return nil, err
+		}
+		for i := range results {
+			if record, isAddress := any(&results[i]).(*ipAddress); isAddress {
+				record.Comments = "" // of all they may be many megabytes; who changes a record reads it by itself
+			}
 		}
 		all = append(all, results...)
 		switch {

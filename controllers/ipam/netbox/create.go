@@ -15,7 +15,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/ipam"
 )
 
-// Bounds of how many records are created, or refused, for one attempt to get a free address: a
+// Bounds of how many records are created, changed or refused for one attempt to get a free address: a
 // NetBox that refuses every address, as by a validation rule, is not asked for all of them at once.
 // The next attempt goes on with others.
 const (
@@ -39,7 +39,7 @@ func (t *attempt) note(err error) {
 	}
 }
 
-// poolHistory is what earlier requests have met in a pool.
+// poolHistory is what earlier requests have met in a pool, or among the reserved addresses of a tenant.
 type poolHistory struct {
 	// addrs were listed as free and not to be had, the one that was tried last at the end. Only
 	// addresses that are still listed as free are kept.
@@ -251,7 +251,7 @@ func (s *System) completeOrDelete(ctx context.Context, owner ipam.Owner, o *ipAd
 // complete writes into a record of an owner what it was created without: the role and, in the
 // mark, the address.
 func (s *System) complete(ctx context.Context, owner ipam.Owner, o *ipAddress) error {
-	if _, of := o.mark(); of.IsValid() {
+	if o.isComplete() {
 		return nil
 	}
 	fields := map[string]any{"description": s.descriptionWithMark(owner, o.addr(), o)}

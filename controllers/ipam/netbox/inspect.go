@@ -267,6 +267,9 @@ func rangesOf(subnets map[netip.Addr]netip.Prefix) []ipam.Range {
 	return pools
 }
 
+// maxSpecialNamed is how many of a tenant's addresses that no Service can have are named.
+const maxSpecialNamed = 3
+
 // inspectTenant reports on the addresses that are reserved for the tenant, and on those
 // that owners of this cluster have.
 func (s *System) inspectTenant(ctx context.Context) (*ipam.Report, error) {
@@ -292,6 +295,14 @@ func (s *System) inspectTenant(ctx context.Context) (*ipam.Report, error) {
 	s.addRecords(report, records, older)
 	subnets := map[netip.Addr]netip.Prefix{}
 	isOurs := map[netip.Addr]bool{}
+	var special []string
+	free = slices.DeleteFunc(free, func(o ipAddress) bool {
+		err := checkAddress(o.addr())
+		if err != nil && o.addr().IsValid() {
+			special = append(special, err.Error())
+		}
+		return err != nil
+	})
 	for _, o := range slices.Concat(free, records) {
 		if a := o.addr(); a.IsValid() && (s.isFree(&o) || s.hasAddress(&o) && o.isRecordOf(s.installationID)) {
 			subnets[a] = o.subnet()
@@ -316,6 +327,9 @@ func (s *System) inspectTenant(ctx context.Context) (*ipam.Report, error) {
 			),
 		)
 		report.Ranges = report.Ranges[:maxPools]
+	}
+	if len(special) > 0 {
+		report.Problems = append(report.Problems, textlimit.List(special, maxSpecialNamed, "; "))
 	}
 	if len(report.Ranges) == 0 {
 		report.Problems = append(

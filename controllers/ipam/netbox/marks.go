@@ -2,6 +2,7 @@ package netbox
 
 import (
 	"net/netip"
+	"regexp"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -64,6 +65,12 @@ func (a *ipAddress) isCopy() bool {
 	return of.IsValid() && of != a.addr()
 }
 
+// isComplete reports whether the mark names its address, as that of a record that an owner has got an address by.
+func (a *ipAddress) isComplete() bool {
+	_, of := a.mark()
+	return of.IsValid()
+}
+
 // isRecordOf reports whether the address is recorded as that of an owner of the cluster.
 func (a *ipAddress) isRecordOf(installationID types.UID) bool {
 	return strings.HasPrefix(a.Description, ipam.MarkPrefix(installationID)) && !a.isCopy()
@@ -75,11 +82,13 @@ func (a *ipAddress) isRecordOfOwner(mark string) bool {
 	return owner == mark && !a.isCopy()
 }
 
+// markPattern matches descriptions that begin with a mark, or with what somebody has left of one. People may write
+// others that begin with the same word.
+var markPattern = regexp.MustCompile(`^purelb [a-z0-9-]{1,36}/`)
+
 // isMarked reports whether the description begins with a mark, of any cluster and for any
 // address.
-func (a *ipAddress) isMarked() bool {
-	return strings.HasPrefix(a.Description, ipam.MarkPrefix("")[:len("purelb ")])
-}
+func (a *ipAddress) isMarked() bool { return markPattern.MatchString(a.Description) }
 
 // ownDescription returns the description without the mark.
 func (a *ipAddress) ownDescription() string {

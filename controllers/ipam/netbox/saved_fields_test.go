@@ -28,6 +28,8 @@ func TestReservedKeepsFields(t *testing.T) {
 		{name: "a short description", description: "first of the lot", comments: "of rack 7"},
 		{name: "a long description", description: long},
 		{name: "a description of this", description: "PureLB puts back: {}, " + long, comments: "as PureLB puts back: {}"},
+		{name: "a description that begins as marks do", description: "purelb pool, ask Jane", dnsName: name, setsName: true},
+		{name: "a description that nearly is a mark", description: "purelb: lab/rack/7", comments: "of rack 7"},
 		{name: "comments", description: long, dnsName: name, comments: "of rack 7\n\n- ask Jane", setsName: true},
 		{name: "a DNS name", dnsName: name, setsName: true},
 		{name: "a DNS name that is not changed", dnsName: name},

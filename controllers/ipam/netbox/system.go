@@ -17,6 +17,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // System is a NetBox, with the addresses that one ServiceGroup takes from it.
@@ -95,13 +96,32 @@ func (s *System) allocate(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		}
 		return s.takeFree(ctx, r)
 	}
-	slices.SortFunc(own, func(a, b ipAddress) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(own, func(a, b ipAddress) int {
+		return cmp.Or(order.TrueFirst(a.isComplete(), b.isComplete()), cmp.Compare(a.ID, b.ID))
+	})
 	for i := range own { // an earlier request may have ended before it looked, or before it completed the record
-		if isCompleted, err := s.completeOrDelete(ctx, r.Owner, &own[i]); err != nil || isCompleted {
+		isCompleted, err := s.completeOrDelete(ctx, r.Owner, &own[i])
+		if isCompleted {
+			s.deleteIncomplete(ctx, own[i+1:])
+		}
+		if err != nil || isCompleted {
 			return own[i].addr(), err
 		}
 	}
 	return s.createFree(ctx, r)
+}
+
+// deleteIncomplete deletes records that were created for an owner which has another address by now: a NetBox that is
+// slow goes on with requests that were given up. What cannot be deleted now a comparison finds.
+func (s *System) deleteIncomplete(ctx context.Context, records []ipAddress) {
+	for i := range records {
+		if records[i].isComplete() {
+			continue
+		}
+		if err := s.delete(ctx, records[i].ID, ""); err != nil {
+			return
+		}
+	}
 }
 
 // ensurePools looks up the group's prefixes and ranges, unless they are known.

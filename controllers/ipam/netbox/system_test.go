@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -421,6 +422,17 @@ func TestOwnDuplicates(t *testing.T) {
 		}
 		w.allocate(s, requestOf("web", w.addr(7)))
 		w.recordAt(w.addr(7)) // fails if there are two
+		// Requests that were given up have created more, as a slow NetBox does.
+		for n := range 3 {
+			w.create(addresses, object{"address": address(w.v4, 3+n), "description": mark})
+		}
+		if a := w.allocate(s, request("web")); a != w.addr(7) {
+			w.Errorf("got %s", a)
+		}
+		w.recordAt(w.addr(7))
+		if left := w.list(addresses + "?parent=" + url.QueryEscape(w.v4.String())); len(left) != 1 {
+			w.Errorf("%d records are left", len(left))
+		}
 	})
 }
 
@@ -462,6 +474,68 @@ func TestReservedForTenant(t *testing.T) {
 			w.Errorf("adopted: %v", got)
 		}
 	})
+}
+
+// TestReservedOfLoopback has reserved addresses that no Service can have: none gets them, and the group says so.
+func TestReservedOfLoopback(t *testing.T) {
+	w := newFake(t, fake.V46, fake.TokenV2)
+	config, _ := tenantFixture(w)
+	special := []string{"127.0.0.53", "169.254.169.254", "224.0.0.9", "127.0.0.54"}
+	for _, a := range special {
+		w.create(addresses, object{"address": a + "/32", "status": "reserved", "tenant": object{"slug": config.Tenant}})
+	}
+	s := w.connect(config, ipamtest.Installation)
+	for n := range byte(7) {
+		r := request("web")
+		r.Owner = ipamtest.NewOwner("web", n)
+		if a := w.allocate(s, r); !w.v4.Contains(a) {
+			w.Errorf("got %s", a)
+		}
+	}
+	w.refusal(s, request("one-more"), v1.ReasonExhausted)
+	w.refusal(s, requestOf("web", netip.MustParseAddr(special[1])), v1.ReasonAddressOutsidePools)
+	report, err := ipamtest.Inspect(t.Context(), s)
+	if err != nil || len(report.Ranges) != 1 || len(report.Problems) != 1 ||
+		!strings.Contains(report.Problems[0], special[0]) || !strings.HasSuffix(report.Problems[0], "and 1 more") {
+		t.Errorf("%+v %v", report, err)
+	}
+}
+
+// TestReservedThatCannotBeChanged has reserved addresses that NetBox does not let be changed, as by a rule of its own:
+// others are taken, and nothing more is asked of those once they are known.
+func TestReservedThatCannotBeChanged(t *testing.T) {
+	w := newFake(t, fake.V46, fake.TokenV2)
+	config, _ := tenantFixture(w)
+	refused, asked := map[string]bool{}, 0
+	for n := 5; n <= 6; n++ {
+		refused[fmt.Sprintf("%s%d/", addresses, idOf(w.recordAt(w.addr(n))))] = true
+	}
+	w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPatch || !refused[r.URL.Path] {
+			return false
+		}
+		asked++
+		send(t, rw, http.StatusBadRequest, object{"tags": []string{"Changes need a ticket."}})
+		return true
+	}, nil)
+	s := w.connect(config, ipamtest.Installation)
+	for n := range byte(5) {
+		r := request("web")
+		r.Owner = ipamtest.NewOwner("web", n)
+		if a := w.allocate(s, r); a != w.addr(7+int(n)) {
+			w.Errorf("got %s", a)
+		}
+		if asked != 2 {
+			w.Errorf("%d requests to change the others", asked)
+		}
+	}
+	if got := w.refusal(s, request("one-more"), v1.ReasonIPAMRefused); !strings.Contains(got, "Changes need a ticket.") {
+		w.Errorf("got %s", got)
+	}
+	w.fake.SetFaults(nil, nil)
+	if a := w.allocate(s, request("one-more")); !w.v4.Contains(a) {
+		w.Errorf("got %s", a)
+	}
 }
 
 // Pages: more records than one page has.

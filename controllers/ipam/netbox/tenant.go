@@ -2,12 +2,15 @@ package netbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"time"
+
+	"go4.org/netipx"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
@@ -30,28 +33,51 @@ func (s *System) listFree(ctx context.Context) ([]ipAddress, error) {
 	)
 }
 
-// takeFree makes the first of the tenant's free addresses the owner's.
+// takeFree makes the first of the tenant's free addresses the owner's. Those that NetBox did not let be changed come
+// last; only a few of them are tried.
 func (s *System) takeFree(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
 	free, err := s.listFree(ctx)
 	if err != nil {
 		return netip.Addr{}, err
 	}
 	slices.SortStableFunc(free, func(a, b ipAddress) int { return a.addr().Compare(b.addr()) })
+	idOfAddress := map[netip.Addr]int64{}
+	var addrs []netip.Addr
 	for i := range free {
-		o := &free[i]
-		if a := o.addr(); !a.IsValid() || allocation.FamilyOf(a) != r.Family || r.Objection(a) != "" {
+		a := free[i].addr()
+		if _, isKnown := idOfAddress[a]; isKnown || checkAddress(a) != nil || allocation.FamilyOf(a) != r.Family {
 			continue
 		}
-		isTaken, err := s.markAsOwned(ctx, r.Owner, o.ID, func(o *ipAddress) bool { return s.isFree(o) })
-		if err != nil {
+		idOfAddress[a] = free[i].ID
+		addrs = append(addrs, a)
+	}
+	history, t := s.historyOf(&pool{path: "tenant " + string(r.Family)}), attempt{triesLeft: maxTries}
+	for _, a := range history.sortFree(addrs) {
+		if r.Objection(a) != "" {
+			continue
+		}
+		isTaken, err := s.markAsOwned(ctx, r.Owner, idOfAddress[a], s.isFree)
+		var refused *requestRefused
+		switch {
+		case errors.As(err, &refused):
+			t.note(err)
+			if history.add(a); t.triesLeft == 0 {
+				return netip.Addr{}, t.firstRefusal
+			}
+		case err != nil:
 			return netip.Addr{}, err
+		case isTaken:
+			return a, nil
 		}
-		if isTaken {
-			return o.addr(), nil
-		}
+	}
+	if t.firstRefusal != nil {
+		return netip.Addr{}, t.firstRefusal
 	}
 	return netip.Addr{}, s.exhaustedError(r.Family, "no reserved address of tenant "+s.config.Tenant)
 }
+
+// checkAddress says why no Service can have an address, or returns nil.
+func checkAddress(a netip.Addr) error { return allocation.CheckRange(netipx.IPRangeFrom(a, a)) }
 
 // isFree reports whether an address is the tenant's, and reserved.
 func (s *System) isFree(o *ipAddress) bool {
@@ -90,6 +116,9 @@ func (s *System) markAsOwned(
 func (s *System) takeRequested(ctx context.Context, r *ipam.Request) error {
 	if why := r.Objection(r.Address); why != "" {
 		return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: why}
+	}
+	if err := checkAddress(r.Address); err != nil {
+		return &ipam.Error{Reason: v1.ReasonAddressOutsidePools, Message: err.Error()}
 	}
 	records, err := s.recordsAt(ctx, r.Address)
 	if err != nil {
