@@ -334,13 +334,9 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context, nodes *nodesByLB
 }
 
 // countLabelledNode counts a node that has the label of an LBNodeAgent, and what the node's Announcements report.
-// Agents run on Linux only.
 func (r *LBNodeAgentReconciler) countLabelledNode(
 	nodes agentNodes, n *corev1.Node, announcements []v1.Announcement,
 ) agentNodes {
-	if os, known := n.Labels[corev1.LabelOSStable]; known && os != "linux" {
-		return nodes
-	}
 	nodes.labelledCount++
 	if slices.ContainsFunc(announcements, func(a v1.Announcement) bool {
 		return a.Spec.LBNodeAgent == n.Labels[v1.LabelAgent] && hasReportedFacts(&a) && len(a.Status.Interfaces) == 0

@@ -44,6 +44,8 @@ func TestAssign(t *testing.T) {
 			"of two selectors, the first by name", []v1.LBNodeAgent{named("z", rack), named("b", rack), named("a", nil)}, rack,
 			"b",
 		},
+		{"Linux", []v1.LBNodeAgent{named("a", nil)}, map[string]string{corev1.LabelOSStable: "linux"}, "a"},
+		{"Windows", []v1.LBNodeAgent{named("a", nil)}, map[string]string{corev1.LabelOSStable: "windows"}, ""},
 		{"one that goes does not count", []v1.LBNodeAgent{going, named("b", nil)}, rack, "b"},
 	} {
 		if got := agents.LBNodeAgentFor(row.all, row.node); got != row.want {

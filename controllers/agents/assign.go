@@ -3,6 +3,7 @@ package agents
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -11,8 +12,11 @@ import (
 // LBNodeAgentFor returns the name of the LBNodeAgent whose agent is to run on a node
 // with the given labels, or "" for none. Of several that select the node, one
 // with a selector beats one without, then the first by name wins.
-// LBNodeAgents that are being deleted do not count.
+// LBNodeAgents that are being deleted do not count. Agents run on Linux alone.
 func LBNodeAgentFor(all []v1.LBNodeAgent, nodeLabels map[string]string) string {
+	if system, isKnown := nodeLabels[corev1.LabelOSStable]; isKnown && system != linux {
+		return ""
+	}
 	var best *v1.LBNodeAgent
 	for i := range all {
 		a := &all[i]
@@ -28,6 +32,9 @@ func LBNodeAgentFor(all []v1.LBNodeAgent, nodeLabels map[string]string) string {
 	}
 	return best.Name
 }
+
+// linux is the operating system that agents and speakers run on, as nodes' labels have it.
+const linux = "linux"
 
 // comesBefore reports whether a applies to a node that both select.
 func comesBefore(a, b *v1.LBNodeAgent) bool {

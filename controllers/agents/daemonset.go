@@ -26,6 +26,14 @@ func ServiceAccountUIDOf(ds *appsv1.DaemonSet) types.UID {
 	return types.UID(ds.Spec.Template.Annotations[v1.AnnotationServiceAccountUID])
 }
 
+// AccountAnnotations are the annotations of pods that run as a service account; nil if its UID is not known.
+func AccountAnnotations(uid types.UID) map[string]string {
+	if uid == "" {
+		return nil
+	}
+	return map[string]string{v1.AnnotationServiceAccountUID: string(uid)}
+}
+
 // DaemonSet renders the DaemonSet of an LBNodeAgent's agents.
 //
 // The API server refuses the tokens of pods whose service account was deleted, also when an
@@ -47,9 +55,7 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults, serviceAccountUID types.UID
 		HostVolume:             "checkpoint",
 		ReadinessPeriodSeconds: 5, ReadinessFailureThreshold: 2,
 		PreStopSleepSeconds: preStopSleepSeconds,
-	}
-	if serviceAccountUID != "" {
-		agent.Annotations = map[string]string{v1.AnnotationServiceAccountUID: string(serviceAccountUID)}
+		Annotations:         AccountAnnotations(serviceAccountUID),
 	}
 	return agent.DaemonSet(a, defaults)
 }

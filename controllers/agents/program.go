@@ -104,7 +104,7 @@ func (p *Program) DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.Daemon
 					HostNetwork:        true,
 					// Little to wind down: addresses and routes outlive the program.
 					TerminationGracePeriodSeconds: ptr.To[int64](10),
-					NodeSelector:                  map[string]string{v1.LabelAgent: a.Name, corev1.LabelOSStable: "linux"},
+					NodeSelector:                  map[string]string{v1.LabelAgent: a.Name, corev1.LabelOSStable: linux},
 					// The node's Services need the program as they need kube-proxy.
 					PriorityClassName: cmp.Or(a.Spec.PriorityClassName, "system-node-critical"),
 					Tolerations:       tolerations,
