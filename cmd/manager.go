@@ -206,7 +206,7 @@ func newManager(config *rest.Config, o managerOptions, webhookOptions webhooks.S
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		WebhookServer:                 webhooks.NewServer(webhookOptions),
-		Cache:                         controllers.CacheOptions(o.namespace, o.agentServiceAccount),
+		Cache:                         controllers.CacheOptions(o.namespace),
 		Metrics:                       httpserver.NoMetrics,
 		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,9 +18,9 @@ import (
 
 // CacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except
 // ServiceGroups, only in the manager's namespace, as well as Secrets; policies only if the manager has
-// made them; of the service accounts only that of the agents, and of the pods only those of speakers.
+// made them; of the pods only those of speakers.
 // Of kinds that others write, the cache keeps what the manager reads.
-func CacheOptions(namespace, agentServiceAccount string) cache.Options {
+func CacheOptions(namespace string) cache.Options {
 	inNamespace := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
 	policies := cache.ByObject{Label: labels.SelectorFromSet(PolicyLabels())}
 	return cache.Options{
@@ -47,10 +46,8 @@ func CacheOptions(namespace, agentServiceAccount string) cache.Options {
 			&admissionv1.ValidatingAdmissionPolicy{}:        policies,
 			&admissionv1.ValidatingAdmissionPolicyBinding{}: policies,
 			&flowcontrolv1.FlowSchema{}:                     policies,
-			&corev1.ServiceAccount{}: {
-				Namespaces: inNamespace.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", agentServiceAccount),
-			},
-			&corev1.Secret{}: inNamespace,
+			&corev1.ServiceAccount{}:                        inNamespace,
+			&corev1.Secret{}:                                inNamespace,
 		},
 	}
 }

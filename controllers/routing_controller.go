@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,6 +117,12 @@ func (r *RoutingReconciler) Component() Component {
 			{Object: &corev1.Pod{}, Handler: all, Changed: speakerRunsChanged},
 			{Object: &corev1.Secret{}, Handler: all},
 			{
+				Object: &corev1.ServiceAccount{}, Handler: all,
+				Changed: predicate.NewPredicateFuncs(func(obj client.Object) bool {
+					return obj.GetName() == r.Defaults.ServiceAccount && obj.GetNamespace() == r.Namespace
+				}),
+			},
+			{
 				Object: &appsv1.DaemonSet{}, Handler: all,
 				Changed: predicate.And[client.Object](predicate.NewPredicateFuncs(isOfSpeakers), spec),
 			},
@@ -204,6 +211,11 @@ func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs,
 		client.MatchingLabels(routing.SpeakerLabels())); err != nil {
 		return fmt.Errorf("list DaemonSets: %w", err)
 	}
+	account := &corev1.ServiceAccount{}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: r.Defaults.ServiceAccount}, account)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("look up the service account of the speakers: %w", err)
+	}
 	written := map[string]writtenSpeakers{}
 	var errs []error
 	for _, name := range result.LBNodeAgents {
@@ -211,7 +223,8 @@ func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs,
 		if agent == nil {
 			continue
 		}
-		rendered, last := routing.SpeakerDaemonSet(agent, r.Defaults), r.state.speakers[name]
+		uid := cmp.Or(account.UID, accountOfSpeakers(list.Items, name)) // without an account none could start
+		rendered, last := routing.SpeakerDaemonSet(agent, r.Defaults, uid), r.state.speakers[name]
 		isStored := slices.ContainsFunc(list.Items, func(ds appsv1.DaemonSet) bool {
 			return ds.Name == rendered.Name && ds.UID == last.uid && ds.Generation <= last.generation
 		})
@@ -235,6 +248,17 @@ func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs,
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// accountOfSpeakers returns the UID of the service account that the speakers of an LBNodeAgent have now, as far as
+// their DaemonSet says.
+func accountOfSpeakers(stored []appsv1.DaemonSet, lbNodeAgent string) types.UID {
+	for i := range stored {
+		if stored[i].Name == routing.SpeakerName(lbNodeAgent) {
+			return agents.ServiceAccountUIDOf(&stored[i])
+		}
+	}
+	return ""
 }
 
 // writePasswords keeps one Secret for the speakers of each LBNodeAgent, with the passwords that

@@ -93,6 +93,18 @@ func TestRouting(t *testing.T) {
 	g.Expect(passwords.Data).To(HaveLen(1))
 	g.Expect(fetch(g, speakers).Generation).To(BeEquivalentTo(1))
 
+	// Another service account of the same name replaces the speakers: the API server takes the tokens of the first one no
+	// more. Without any they stay as they are.
+	accountOfPods := func(g Gomega) string {
+		return fetch(g, speakers).Spec.Template.Annotations[v1.AnnotationServiceAccountUID]
+	}
+	for range 2 {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-speaker"}}
+		g.Expect(api.Create(ctx, account)).To(Succeed())
+		g.Eventually(accountOfPods).Should(Equal(string(account.UID)))
+		g.Expect(api.Delete(ctx, account)).To(Succeed())
+	}
+
 	// A session comes up, and goes down.
 	report := func(state v1.SessionState, why string) {
 		t.Helper()

@@ -50,6 +50,7 @@ func newRoutingWorld(t *testing.T, nodes int) *routingWorld {
 	kinds := []apiserver.Kind{
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Node"), HasStatus: true, ListKeys: conditions},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Secret"), IsNamespaced: true},
+		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ServiceAccount"), IsNamespaced: true},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"), IsNamespaced: true, HasStatus: true},
 		{
 			GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Service"), IsNamespaced: true, HasStatus: true,

@@ -5,6 +5,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -40,8 +41,9 @@ func SpeakerSecret(a *v1.LBNodeAgent, passwords map[string][]byte) *corev1.Secre
 
 // SpeakerDaemonSet renders the DaemonSet of the speakers of an LBNodeAgent. It runs where the
 // LBNodeAgent's agents run, with the image and the tolerations of those. A speaker is ready when its
-// neighbours have its routes, so that one node restarts at a time.
-func SpeakerDaemonSet(a *v1.LBNodeAgent, defaults agents.Defaults) *appsv1.DaemonSet {
+// neighbours have its routes, so that one node restarts at a time. Another UID of the speakers' service account
+// replaces them, as that of the agents' does agents.
+func SpeakerDaemonSet(a *v1.LBNodeAgent, defaults agents.Defaults, serviceAccountUID types.UID) *appsv1.DaemonSet {
 	speaker := agents.Program{
 		Component: component,
 		Command:   []string{"/purelb-speaker"},
@@ -75,6 +77,7 @@ func SpeakerDaemonSet(a *v1.LBNodeAgent, defaults agents.Defaults) *appsv1.Daemo
 			{Name: "units", MountPath: unitDir, ReadOnly: true},
 		},
 		ReadinessPeriodSeconds: 2, ReadinessFailureThreshold: 1,
+		Annotations: agents.AccountAnnotations(serviceAccountUID),
 	}
 	return speaker.DaemonSet(a, defaults)
 }

@@ -57,7 +57,10 @@ func TestSpeakerDaemonSet(t *testing.T) {
 			a := &v1.LBNodeAgent{
 				ObjectMeta: metav1.ObjectMeta{Name: "edge", Namespace: "purelb-system", UID: "1"}, Spec: row.spec,
 			}
-			ds := routing.SpeakerDaemonSet(a, agents.Defaults{Image: "purelb:default", ServiceAccount: "speaker"})
+			ds := routing.SpeakerDaemonSet(a, agents.Defaults{Image: "purelb:default", ServiceAccount: "speaker"}, "uid")
+			if got := agents.ServiceAccountUIDOf(ds); got != "uid" {
+				t.Errorf("its pods say that their account is %q", got)
+			}
 			if got := row.what(ds); got != row.want {
 				t.Errorf("got  %q\nwant %q", got, row.want)
 			}

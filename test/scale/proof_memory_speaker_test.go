@@ -170,7 +170,7 @@ func trySpeaker(t *testing.T, random *rand.Rand, neighbours, networks int) {
 	create(t, c, s.nodeRouting)
 	s.nodeProgram = newNodeProgram(
 		t, c, "purelb-speaker", speakerPath(t), folder,
-		routing.SpeakerDaemonSet(settings, nodeagents.Defaults{}).Spec.Template.Spec.Containers[0],
+		routing.SpeakerDaemonSet(settings, nodeagents.Defaults{}, "").Spec.Template.Spec.Containers[0],
 	)
 	s.start(t)
 	for _, step := range speakerSteps(neighbours, networks) {

@@ -139,7 +139,7 @@ func (w *World) newManager(name string, server *apiserver.Server, options Manage
 	m.follower = newFollower(&m.process, name, server, m.passOn)
 	m.ctx, m.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	var err error
-	selections := selectionsOf(controllers.CacheOptions(Namespace, ""), server)
+	selections := selectionsOf(controllers.CacheOptions(Namespace), server)
 	selections = append(selections, apiserver.Selection{Of: &v1.ServiceGroup{}}) // as a whole, of all namespaces
 	if m.cache, err = server.NewCache(selections...); err != nil {
 		return nil, err

@@ -65,6 +65,7 @@ func readKinds() ([]Kind, error) {
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Event"), IsNamespaced: true, IsNeverApplied: true},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Secret"), IsNamespaced: true, IsNeverApplied: true},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), IsNamespaced: true, IsNeverApplied: true},
+		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ServiceAccount"), IsNamespaced: true, IsNeverApplied: true},
 		{
 			GroupVersionKind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), IsNamespaced: true, IsNeverApplied: true,
 		},
