@@ -504,7 +504,7 @@ release-dry-run: $(KUSTOMIZE) ## Write all that a release consists of to dist/re
 .PHONY: image
 image: build ## Write the image as an OCI archive to dist/, without Docker (ARCH=arm64 for another architecture)
 	@mkdir -p dist
-	go -C tools run ./image -o $(CURDIR)/$(IMAGE_TAR) -t $(IMG) -arch $(ARCH) -user 65532:65532 \
+	go -C tools run ./image -o $(CURDIR)/$(IMAGE_TAR) -t $(IMG) -arch $(ARCH) -user 65532:65532 -authorities \
 	  $(CURDIR)/bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb,purelb-$(ARCH))=/purelb \
 	  $(CURDIR)/bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb-speaker,purelb-speaker-$(ARCH))=/purelb-speaker
 	@echo "wrote $(IMAGE_TAR)"
@@ -516,9 +516,12 @@ docker-build: ## Build the image with Docker
 ##@ Install into the cluster of KUBECONFIG
 # Components of config/components that make deploy adds, such as COMPONENTS="cert-manager prometheus".
 COMPONENTS ?=
+# Flags of the manager that make deploy adds, such as MANAGER_ARGS="--default-load-balancer=false --log-level=debug".
+MANAGER_ARGS ?=
+export MANAGER_ARGS
 
 .PHONY: deploy
-deploy: $(KUSTOMIZE) ## Install or upgrade PureLB (IMG=… COMPONENTS="cert-manager prometheus"); what was chosen before is in install/
+deploy: $(KUSTOMIZE) ## Install or upgrade PureLB (IMG=… COMPONENTS="cert-manager prometheus" MANAGER_ARGS=--log-level=debug); what was chosen before is in install/
 	@config/install.sh $(CURDIR)/$(KUSTOMIZE) "$(if $(filter command environment,$(firstword $(origin IMG))),$(IMG))" $(COMPONENTS)
 	@$(KUSTOMIZE) build install | kubectl apply --server-side -f -
 

@@ -37,7 +37,7 @@ func buildWith(t *testing.T, components ...string) []*unstructured.Unstructured 
 }
 
 // clone is a copy of config/, with a cluster of which kubectl tells one text.
-type clone struct{ dir, kubectl string }
+type clone struct{ dir, kubectl, managerFlags string }
 
 func newClone(t *testing.T, cluster string) *clone {
 	t.Helper()
@@ -62,7 +62,7 @@ func (c *clone) try(t *testing.T, arguments ...string) (string, error) {
 	}
 	script := filepath.Join(c.dir, "config", "install.sh")
 	command := exec.Command("/bin/sh", append([]string{script, kustomize}, arguments...)...)
-	command.Env = append(os.Environ(), "KUBECTL="+c.kubectl)
+	command.Env = append(os.Environ(), "KUBECTL="+c.kubectl, "MANAGER_ARGS="+c.managerFlags)
 	text, err := command.CombinedOutput()
 	return string(text), err
 }
@@ -81,6 +81,13 @@ func (c *clone) build(t *testing.T) []*unstructured.Unstructured {
 		t.Fatal(err)
 	}
 	return objects
+}
+
+// managerArgs are the arguments of the manager as the file has them.
+func (c *clone) managerArgs(t *testing.T) []string {
+	t.Helper()
+	manager := findObject[appsv1.Deployment](NewWithT(t), c.build(t), "Deployment", "purelb-manager")
+	return manager.Spec.Template.Spec.Containers[0].Args
 }
 
 // textsOf returns the objects as sorted texts.
@@ -176,6 +183,33 @@ func TestInstallFromAnotherClone(t *testing.T) {
 	g.Expect(textsOf(g, c.build(t))).To(Equal(textsOf(g, want.build(t))))
 }
 
+// TestInstallFlags adds flags of the manager, once each, and in another clone finds those that the cluster has.
+func TestInstallFlags(t *testing.T) {
+	g := NewWithT(t)
+	own := []string{"manager", "--namespace=$(NAMESPACE)", "--pod-name=$(POD_NAME)"}
+	c := newClone(t, "")
+	c.managerFlags = `--default-load-balancer=false  --log-level=debug`
+	c.run(t, "purelb.io/purelb:v0")
+	want := append(slices.Clone(own), "--default-load-balancer=false", "--log-level=debug")
+	g.Expect(c.managerArgs(t)).To(Equal(want))
+	c.run(t, "purelb.io/purelb:v1")
+	c.managerFlags = ""
+	c.run(t, "", "prometheus")
+	g.Expect(c.managerArgs(t)).To(Equal(want))
+
+	running := "image purelb.io/purelb:v1"
+	for _, arg := range append(want, `--installation-id=a"\b`) {
+		running += "\narg " + arg
+	}
+	c = newClone(t, running+"\nvolume tmp")
+	c.managerFlags = "--feature-gates=A=true"
+	c.run(t, "")
+	want = append(want, `--installation-id=a"\b`, "--feature-gates=A=true")
+	g.Expect(c.managerArgs(t)).To(Equal(want))
+	c.run(t, "")
+	g.Expect(c.managerArgs(t)).To(Equal(want))
+}
+
 // TestInstallRefuses wants an image, and components that there are.
 func TestInstallRefuses(t *testing.T) {
 	g := NewWithT(t)
@@ -184,6 +218,12 @@ func TestInstallRefuses(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 	g.Expect(text).To(ContainSubstring("IMG="))
 	g.Expect(filepath.Join(c.dir, "install", "kustomization.yaml")).NotTo(BeAnExistingFile())
+	c.managerFlags = "log-level=debug"
+	text, err = c.try(t, "purelb.io/purelb:v0")
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(text).To(HavePrefix("log-level=debug\nis no flag of the manager"))
+	g.Expect(filepath.Join(c.dir, "install", "kustomization.yaml")).NotTo(BeAnExistingFile())
+	c.managerFlags = ""
 	text, err = c.try(t, "purelb.io/purelb:v0", "promtheus")
 	g.Expect(err).To(HaveOccurred())
 	g.Expect(text).To(ContainSubstring("there is no component promtheus: cert-manager network-policy prometheus"))

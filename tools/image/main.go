@@ -2,13 +2,14 @@
 // podman and docker import. It needs no container engine, and no network because the image has
 // no base image.
 //
-//	image -o purelb.tar -t purelb.io/purelb:dev -arch amd64 -user 65532:65532 bin/purelb=/purelb
+//	image -o purelb.tar -t purelb.io/purelb:dev -arch amd64 -user 65532:65532 -authorities bin/purelb=/purelb
 //	image -o tools.tar -t example.com/tools:1 -path /bin -cmd pause bin/tool=/tool dist/tools=/
 //
 // The first file is the entry point. A source that is a folder stands for all that is in it,
 // symbolic links included. The same input gives the same image. With -by-digest the image is
 // named by its digest instead of a tag, and -t is the name without either: a kubelet never asks
-// a registry about such an image that the node has.
+// a registry about such an image that the node has. With -authorities the image has the certificates of public
+// authorities, by which its programs trust servers.
 package main
 
 import (
@@ -22,6 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/purelb/purelb-operator/tools/archive"
+	"github.com/purelb/purelb-operator/tools/authorities"
 	"github.com/purelb/purelb-operator/tools/oci"
 )
 
@@ -33,19 +36,24 @@ func main() {
 	byDigest := flag.Bool("by-digest", false, "name the image by its digest, and print that name; -t names no tag")
 	command := flag.String("cmd", "", "argument of the entry point unless a container has others")
 	path := flag.String("path", "/", "PATH")
+	withAuthorities := flag.Bool("authorities", false, "add the certificates of public authorities")
 	flag.Parse()
 	config := v1.Config{User: *user, Env: []string{"PATH=" + *path}}
 	if *command != "" {
 		config.Cmd = []string{*command}
 	}
-	if err := write(*out, *tag, *arch, config, *byDigest, flag.Args()); err != nil {
+	var more []archive.File
+	if *withAuthorities {
+		more = []archive.File{{Name: authorities.File, Content: authorities.PEM(), Mode: 0o644}}
+	}
+	if err := write(*out, *tag, *arch, config, *byDigest, flag.Args(), more); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-// write writes the image. It sets the entry point of config.
-func write(out, tag, arch string, config v1.Config, byDigest bool, files []string) error {
+// write writes the image of files of this machine and more. It sets the entry point of config.
+func write(out, tag, arch string, config v1.Config, byDigest bool, files []string, more []archive.File) error {
 	if len(files) == 0 {
 		return errors.New("name at least one file, as source=/path/in/image")
 	}
@@ -54,7 +62,7 @@ func write(out, tag, arch string, config v1.Config, byDigest bool, files []strin
 		return fmt.Errorf("%q: must be source=/path/in/image", files[0])
 	}
 	config.Entrypoint = []string{entry}
-	layer, err := oci.LayerFrom(files)
+	layer, err := oci.LayerFrom(files, more...)
 	if err != nil {
 		return err
 	}

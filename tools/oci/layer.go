@@ -29,8 +29,9 @@ func Layer(files []archive.File) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// LayerFrom returns a tar archive of files and folders of this machine, each given as source=/path/in/image.
-func LayerFrom(files []string) ([]byte, error) {
+// LayerFrom returns a tar archive of files and folders of this machine, each given as source=/path/in/image, and of
+// more files.
+func LayerFrom(files []string, more ...archive.File) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	written := map[string]bool{}
@@ -51,6 +52,11 @@ func LayerFrom(files []string) ([]byte, error) {
 			return nil, err
 		}
 		if err := file(w, archive.File{Name: target, Content: data, Mode: 0o755}, written); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range more {
+		if err := file(w, f, written); err != nil {
 			return nil, err
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/purelb/purelb-operator/tools/archive"
 )
 
 // TestLayerFrom packs a file and a folder with all that a folder may have.
@@ -30,7 +32,8 @@ func TestLayerFrom(t *testing.T) {
 		}
 	}
 	files := []string{filepath.Join(dir, "program") + "=/bin/program", root + "=/"}
-	content, err := LayerFrom(files)
+	more := archive.File{Name: "etc/ssl/ca.crt", Content: []byte("c"), Mode: 0o644}
+	content, err := LayerFrom(files, more)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,11 +55,12 @@ func TestLayerFrom(t *testing.T) {
 		}
 		got = append(got, fmt.Sprintf("%s %o %s%s", header.Name, header.Mode, header.Linkname, data))
 	}
-	want := "bin/ 755 |bin/program 755 p|bin/busybox 755 box|bin/ls 777 busybox|dangling 777 nowhere|tmp/ 1777 "
+	want := "bin/ 755 |bin/program 755 p|bin/busybox 755 box|bin/ls 777 busybox|dangling 777 nowhere|tmp/ 1777 |" +
+		"etc/ 755 |etc/ssl/ 755 |etc/ssl/ca.crt 644 c"
 	if all := strings.Join(got, "|"); all != want {
 		t.Errorf("got  %s\nwant %s", all, want)
 	}
-	again, err := LayerFrom(files)
+	again, err := LayerFrom(files, more)
 	if err != nil || !bytes.Equal(content, again) {
 		t.Errorf("a second time it differs (%v)", err)
 	}

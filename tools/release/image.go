@@ -1,16 +1,14 @@
 package main
 
 import (
-	"bytes"
-	"encoding/pem"
 	"fmt"
 	"path/filepath"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"golang.org/x/crypto/x509roots/fallback/bundle"
 
 	"github.com/purelb/purelb-operator/tools/archive"
+	"github.com/purelb/purelb-operator/tools/authorities"
 	"github.com/purelb/purelb-operator/tools/oci"
 )
 
@@ -23,12 +21,6 @@ const (
 
 	// license is the project's, as in SPDX's list.
 	license = "Apache-2.0"
-
-	// authoritiesModule has the certificates of public authorities.
-	authoritiesModule = "golang.org/x/crypto/x509roots/fallback"
-
-	// certificates is where Go looks for the certificates of public authorities.
-	certificates = "etc/ssl/certs/ca-certificates.crt"
 )
 
 // imagePrograms are the programs of the image. The first is the entry point.
@@ -71,7 +63,7 @@ func writeImage(o options, programs []program) (string, error) {
 		files[p.arch] = append(files[p.arch], archive.File{Name: p.name, Content: p.content, Mode: 0o755})
 	}
 	for _, arch := range o.arches {
-		files[arch] = append(files[arch], archive.File{Name: certificates, Content: authorities(), Mode: 0o644})
+		files[arch] = append(files[arch], archive.File{Name: authorities.File, Content: authorities.PEM(), Mode: 0o644})
 	}
 	return writeIndex(o, o.tag(), config, files, labels, "purelb-image.tar")
 }
@@ -110,17 +102,4 @@ func writeIndex(
 		return digest.String(), err
 	}
 	return digest.String(), oci.WriteArchive(filepath.Join(o.out, tar), folder, o.created)
-}
-
-// authorities returns the certificates of public authorities, of Mozilla's list. Those with constraints that a
-// file cannot express are left out.
-func authorities() []byte {
-	var out bytes.Buffer
-	for root := range bundle.Roots() {
-		if root.Constraint == nil {
-			// A buffer takes all that is written to it.
-			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate})
-		}
-	}
-	return out.Bytes()
 }

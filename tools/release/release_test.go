@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"crypto/x509"
 	"maps"
 	"os"
 	"os/exec"
@@ -54,15 +52,6 @@ func TestImageIsTheDockerfiles(t *testing.T) {
 		if _, known := config.Labels[name]; known {
 			t.Errorf("a release replaces the label %s", name)
 		}
-	}
-}
-
-func TestAuthorities(t *testing.T) {
-	if pool := x509.NewCertPool(); !pool.AppendCertsFromPEM(authorities()) {
-		t.Error("there is no certificate")
-	}
-	if !bytes.Equal(authorities(), authorities()) {
-		t.Error("a second time they differ")
 	}
 }
 

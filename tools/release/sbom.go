@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"github.com/purelb/purelb-operator/tools/authorities"
 	"github.com/purelb/purelb-operator/tools/sbom"
 )
 
@@ -23,11 +24,11 @@ func writeImageSBOM(o options, programs []program, digest string) error {
 		}
 		a.Programs = append(a.Programs, found)
 	}
-	roots, err := moduleOf(authoritiesModule)
+	roots, err := moduleOf(authorities.Module)
 	if err != nil {
 		return err
 	}
-	a.Files = []sbom.File{{Name: certificates, SHA256: sum(authorities()), Module: roots}}
+	a.Files = []sbom.File{{Name: authorities.File, SHA256: sum(authorities.PEM()), Module: roots}}
 	return writeSBOM(o, "purelb-image", []sbom.Artifact{a})
 }
 
