@@ -206,6 +206,11 @@ func TestChartInAnotherNamespace(t *testing.T) {
 	}
 }
 
+// fieldEnv is an environment variable that has the value of a field of the pod.
+func fieldEnv(name, path string) map[string]any {
+	return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": path}}}
+}
+
 // TestChartValues checks what single values change.
 func TestChartValues(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("0a", 32)
@@ -229,6 +234,41 @@ func TestChartValues(t *testing.T) {
 		},
 		"manager: {resources: {limits: {memory: 1Gi}, requests: null}}": {
 			"deployment-purelb-manager.yaml", []string{"resources"}, map[string]any{"limits": map[string]any{"memory": "1Gi"}},
+		},
+		"image: {pullPolicy: Always}": {
+			"deployment-purelb-manager.yaml", []string{"imagePullPolicy"}, "Always",
+		},
+		"manager: {extraEnv: [{name: HTTPS_PROXY, value: 'http://p:1'}, {name: A, valueFrom: {fieldRef: {fieldPath: b}}}]}": {
+			"deployment-purelb-manager.yaml", []string{"env"}, []any{
+				fieldEnv("NAMESPACE", "metadata.namespace"), fieldEnv("POD_NAME", "metadata.name"),
+				map[string]any{"name": "HTTPS_PROXY", "value": "http://p:1"}, fieldEnv("A", "b"),
+			},
+		},
+		"manager: {podLabels: {app.kubernetes.io/name: other, team: net}}": {
+			"deployment-purelb-manager.yaml", []string{"spec", "template", "metadata", "labels"}, map[string]any{
+				"app.kubernetes.io/name": "purelb-manager", "app.kubernetes.io/component": "manager",
+				"app.kubernetes.io/part-of": "purelb", "team": "net",
+			},
+		},
+		"manager: {podAnnotations: {sidecar.istio.io/inject: 'false'}}": {
+			"deployment-purelb-manager.yaml", []string{"spec", "template", "metadata", "annotations"}, map[string]any{
+				"kubectl.kubernetes.io/default-container": "manager", "sidecar.istio.io/inject": "false",
+			},
+		},
+		"manager: {podLabels: null, podAnnotations: null, extraEnv: null}": {
+			"deployment-purelb-manager.yaml", []string{"spec", "template", "metadata", "annotations"}, map[string]any{
+				"kubectl.kubernetes.io/default-container": "manager",
+			},
+		},
+		"prometheus: {enabled: true, labels: {release: stack}}": {
+			"servicemonitor-purelb-agents.yaml", []string{"metadata", "labels"}, map[string]any{
+				"app.kubernetes.io/part-of": "purelb", "release": "stack",
+			},
+		},
+		"prometheus: {enabled: true, labels: {role: alerts}}": {
+			"prometheusrule-purelb.yaml", []string{"metadata", "labels"}, map[string]any{
+				"app.kubernetes.io/part-of": "purelb", "role": "alerts",
+			},
 		},
 		"manager: {replicas: 3}": {
 			"deployment-purelb-manager.yaml", []string{"spec", "replicas"}, float64(3),
@@ -283,6 +323,10 @@ func TestChartRefusesValues(t *testing.T) {
 		"image: {digest: v1}":                     "digest",
 		"image: {repository: ''}":                 "repository",
 		"certManager: true":                       "certManager",
+		"image: {pullPolicy: Sometimes}":          "pullPolicy",
+		"manager: {extraEnv: [{nam: A}]}":         "extraEnv",
+		"manager: {podLabels: {a: 1}}":            "podLabels",
+		"prometheus: {labels: [a]}":               "labels",
 		"imagePullSecrets: [registry]":            "imagePullSecrets",
 	} {
 		if _, err := render(t, namespace, values); err == nil || !strings.Contains(err.Error(), want) {

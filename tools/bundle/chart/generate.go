@@ -2,6 +2,7 @@ package main
 
 import (
 	"embed"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"path"
@@ -147,8 +148,17 @@ func templateOf(u *unstructured.Unstructured) string {
 		u.SetAnnotations(annotations)
 	case "ServiceAccount": // of the manager, and of the agents and speakers, whose pods the manager makes
 		insert(".Values.imagePullSecrets | toJson", "imagePullSecrets")
+	case "ServiceMonitor", "PrometheusRule":
+		insert(mergedWith(u.GetLabels(), ".Values.prometheus.labels"), "metadata", "labels")
 	case "Deployment":
 		insert(".Values.manager.replicas | toJson", "spec", "replicas")
+		for field, value := range map[string]string{"labels": "podLabels", "annotations": "podAnnotations"} {
+			own, _, err := unstructured.NestedStringMap(u.Object, "spec", "template", "metadata", field)
+			if err != nil {
+				panic(err)
+			}
+			insert(mergedWith(own, ".Values.manager."+value), "spec", "template", "metadata", field)
+		}
 		for _, field := range []string{"nodeSelector", "tolerations", "affinity", "priorityClassName"} {
 			insert(".Values.manager."+field+" | toJson", "spec", "template", "spec", field)
 		}
@@ -168,6 +178,19 @@ func templateOf(u *unstructured.Unstructured) string {
 	})
 }
 
+// mergedWith returns an expression for a map of texts with what a value of the chart adds to it.
+func mergedWith(own map[string]string, value string) string {
+	return fmt.Sprintf("merge (fromJson %q) (%s | default dict) | toJson", jsonOf(own), value)
+}
+
+func jsonOf(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // what was read from YAML can be written
+	}
+	return string(text)
+}
+
 // insertIntoContainer puts expressions into the manager's container, each as what valueOf returns for it.
 func insertIntoContainer(u *unstructured.Unstructured, valueOf func(expression string) string) {
 	containers, _, err := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
@@ -182,6 +205,10 @@ func insertIntoContainer(u *unstructured.Unstructured, valueOf func(expression s
 	container["image"] = valueOf(`include "purelb.image" . | toJson`)
 	list := strings.Join(args, " ")
 	container["args"] = valueOf(fmt.Sprintf("concat (list %s) .Values.manager.extraArgs | toJson", list))
+	container["env"] = valueOf(
+		fmt.Sprintf("concat (fromJsonArray %q) (.Values.manager.extraEnv | default list) | toJson", jsonOf(container["env"])),
+	)
+	container["imagePullPolicy"] = valueOf(".Values.image.pullPolicy | toJson")
 	container["resources"] = valueOf(".Values.manager.resources | toJson")
 	if err := unstructured.SetNestedSlice(u.Object, containers, "spec", "template", "spec", "containers"); err != nil {
 		panic(err)
