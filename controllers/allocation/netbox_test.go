@@ -265,8 +265,9 @@ func TestNetboxRanges(t *testing.T) {
 	}
 }
 
-// An external group is not ready where it overlaps a group with pools of its own, whichever is older. This test shows
-// the row "somebody writes there that a prefix is for Services that has the pool of another ServiceGroup" of docs/trust.md.
+// An external group is not ready where it overlaps a group with pools of its own, whichever is older. This test
+// shows the row "somebody writes there that a prefix is for Services that has the pool of another ServiceGroup" of
+// docs/trust.md.
 func TestNetboxVerdicts(t *testing.T) {
 	unreachable := netboxGroup(t, "a", "tenant: t")
 	unreachable.Status.Conditions = []metav1.Condition{
