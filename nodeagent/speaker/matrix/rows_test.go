@@ -170,11 +170,16 @@ func (a *attempt) loseEndpoints() {
 		a.setEndpoints(a.t, a.newService(fmt.Sprintf("service%d", i), ""), rest...)
 	}
 	since := time.Now().Add(endpointEnd)
-	time.AfterFunc(endpointEnd, func() { a.node.refuses.Store(true) })
+	ended := make(chan struct{})
+	time.AfterFunc(endpointEnd, func() {
+		a.node.refuses.Store(true)
+		close(ended)
+	})
 	a.noteStay(since, deadTime)
 	time.Sleep(time.Until(since))
 	a.node.agent.start(a.t)
 	a.eventually(a.t, "the routes follow the endpoints", a.isGone)
+	<-ended // on a busy machine the routes may be seen to be gone first
 	a.node.refuses.Store(false)
 	for i := range a.services {
 		a.setEndpoints(a.t, a.newService(fmt.Sprintf("service%d", i), ""), a.nodes...)
