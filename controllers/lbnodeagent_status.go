@@ -96,6 +96,9 @@ func lbNodeAgentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentN
 			"nodes that have yet to withdraw their addresses: %d (%s)", len(nodes.leaving),
 			textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024),
 		)
+		if len(nodes.leaving) > 1 {
+			ready.Message += "; those that go to another LBNodeAgent do so one after another, as its agents report"
+		}
 	case nodes.hasNoAccount && nodes.selectedCount > 0:
 		ready.Reason = v1.ReasonDegraded
 		ready.Message += "; the service account of the agents does not exist: no agent can start, and those that run " +

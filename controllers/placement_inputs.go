@@ -147,13 +147,17 @@ func (c *cluster) placementInputs(
 			}
 		}
 	}
+	leaving := c.leavingNodes(announcementsByNode, livenessOf)
 	for i := range c.nodes {
 		n := &c.nodes[i]
-		inputs.Nodes = append(inputs.Nodes, c.placementNode(n, announcementsByNode[n.Name], livenessOf(n.Name), now))
+		node := c.placementNode(n, announcementsByNode[n.Name], livenessOf(n.Name), now)
+		node.IsLeaving = leaving[n.Name]
+		inputs.Nodes = append(inputs.Nodes, node)
 		delete(announcementsByNode, n.Name)
 	}
 	for name, announcements := range announcementsByNode {
 		node := placement.Node{Name: name, IsDeleted: true, IsNotReady: true, IsNotReadyForLong: true}
+		node.IsLeaving = !c.staysLBNodeAgent(announcements[0].Spec.LBNodeAgent)
 		addReportedFacts(&node, announcements)
 		inputs.Nodes = append(inputs.Nodes, node)
 	}
@@ -174,7 +178,47 @@ func (c *cluster) placementInputs(
 	return inputs
 }
 
-// placementNode describes one node.
+// leavingNodes are the nodes whose agents are to withdraw what they have now, as other LBNodeAgents are to apply to
+// them.
+func (c *cluster) leavingNodes(
+	announcements map[string][]*v1.Announcement, livenessOf func(node string) placement.Liveness,
+) map[string]bool {
+	members := make([]agents.Member, 0, len(c.nodes))
+	for i := range c.nodes {
+		n := &c.nodes[i]
+		m := agents.Member{
+			Name: n.Name, Labels: n.Labels, IsReady: readyOf(n).Status == corev1.ConditionTrue,
+			IsAlive: livenessOf(n.Name) != placement.Expired,
+		}
+		for _, a := range announcements[n.Name] {
+			if a.Name == n.Name {
+				m.Announcement = a
+			}
+		}
+		members = append(members, m)
+	}
+	return agents.LeavingNodes(c.lbNodeAgents, members)
+}
+
+// staysLBNodeAgent reports whether there is an LBNodeAgent of that name that is not being deleted.
+func (c *cluster) staysLBNodeAgent(name string) bool {
+	return slices.ContainsFunc(c.lbNodeAgents, func(a v1.LBNodeAgent) bool {
+		return a.Name == name && a.DeletionTimestamp.IsZero()
+	})
+}
+
+// awaitsTurn reports whether a node is to leave its LBNodeAgent for another one, but not yet: what other nodes
+// report may change that.
+func (c *cluster) awaitsTurn(inputs *placement.Inputs) bool {
+	for i := range c.nodes { // with which inputs.Nodes begins
+		if !inputs.Nodes[i].IsLeaving && agents.IsOfAnother(c.lbNodeAgents, c.nodes[i].Labels) {
+			return true
+		}
+	}
+	return false
+}
+
+// placementNode describes one node, except IsLeaving, which depends on the others.
 func (c *cluster) placementNode(
 	n *corev1.Node, announcements []*v1.Announcement, liveness placement.Liveness, now time.Time,
 ) placement.Node {
@@ -183,7 +227,6 @@ func (c *cluster) placementNode(
 		Name:              n.Name,
 		Labels:            n.Labels,
 		LBNodeAgent:       n.Labels[v1.LabelAgent],
-		IsLeaving:         agents.IsLeaving(c.lbNodeAgents, n.Labels),
 		VirtualInterface:  v1.DefaultDummyInterface,
 		Addresses:         addressesOfNode(n),
 		IsExcluded:        isExcluded,

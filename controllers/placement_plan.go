@@ -42,7 +42,9 @@ func (n *nodePlan) forEach(do func(name string, spec v1.AnnouncementSpec, stored
 
 // planNodes returns the plans of all nodes, including those that have no Node object any
 // more.
-func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Result) []nodePlan {
+func (r *PlacementReconciler) planNodes(
+	cluster *cluster, inputs *placement.Inputs, result *placement.Result,
+) []nodePlan {
 	existing := map[string][]*v1.Announcement{}
 	for i := range cluster.announcements {
 		a := &cluster.announcements[i]
@@ -61,7 +63,7 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 		spec := v1.AnnouncementSpec{LBNodeAgent: n.Labels[v1.LabelAgent], AgentLeaving: true}
 		if runsAgent || len(entries) > 0 {
 			spec.HeartbeatSeconds = result.HeartbeatSeconds[n.Name]
-			spec.AgentLeaving = agents.IsLeaving(cluster.lbNodeAgents, n.Labels)
+			spec.AgentLeaving = inputs.Nodes[i].IsLeaving // which begins with cluster.nodes
 			spec.IncludeCommonAnnouncements = result.AnnouncesShared[n.Name]
 			spec.Successors = result.Successors[n.Name]
 			spec.Sole = result.IsOffLocalSubnets[n.Name] && !hasAssignment[n.Name] && len(entries) <= maxSoleAddresses

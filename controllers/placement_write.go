@@ -33,7 +33,7 @@ import (
 func (r *PlacementReconciler) writeAnnouncements(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
 ) (storedAnnouncements, error) {
-	plans := r.planNodes(cluster, result)
+	plans := r.planNodes(cluster, inputs, result)
 	notWritten, firstErr := r.writeFormerNodesFirst(ctx, plans, placement.ReassignedAddresses(inputs, result))
 	secondErr := forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
 		n := plans[i]

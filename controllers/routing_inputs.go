@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/controllers/routing"
 )
@@ -110,8 +111,8 @@ func RoutingNodes(
 	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list Nodes: %w", err)
 	}
-	var agents v1.LBNodeAgentList
-	if err := c.List(ctx, &agents, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+	var lbNodeAgents v1.LBNodeAgentList
+	if err := c.List(ctx, &lbNodeAgents, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list LBNodeAgents: %w", err)
 	}
 	announcements, err := listAnnouncements(ctx, c, namespace)
@@ -124,7 +125,7 @@ func RoutingNodes(
 			facts[a.Name] = &a.Status
 		}
 	}
-	shared := &cluster{lbNodeAgents: agents.Items}
+	shared := &cluster{lbNodeAgents: lbNodeAgents.Items}
 	var nodes []routing.Node
 	uids := map[string]types.UID{}
 	var allPlaced []placement.Node
@@ -134,6 +135,7 @@ func RoutingNodes(
 			continue
 		}
 		placed := shared.placementNode(n, nil, placement.Fresh, n.CreationTimestamp.Time)
+		placed.IsLeaving = agents.IsOfAnother(shared.lbNodeAgents, n.Labels) // whether now or when it is its turn
 		node := routing.Node{
 			Name: n.Name, Labels: n.Labels, LBNodeAgent: placed.LBNodeAgent, VirtualInterface: placed.VirtualInterface,
 			IsDraining: placed.IsExcluded || placed.IsOutOfService || placed.IsShuttingDown,

@@ -44,10 +44,10 @@ func comesBefore(a, b *v1.LBNodeAgent) bool {
 	return a.Name < b.Name
 }
 
-// IsLeaving reports whether a node, by its labels, runs the agent of another LBNodeAgent
-// than it is to run. A label that names no LBNodeAgent is a user's mistake, and not waited
+// IsOfAnother reports whether a node, by its labels, runs the agent of another LBNodeAgent
+// than it is to run: it is to leave that one, when LeavingNodes says so. A label that names no LBNodeAgent is a user's mistake, and not waited
 // for: no agent is there to withdraw anything.
-func IsLeaving(all []v1.LBNodeAgent, nodeLabels map[string]string) bool {
+func IsOfAnother(all []v1.LBNodeAgent, nodeLabels map[string]string) bool {
 	label := nodeLabels[v1.LabelAgent]
 	return label != LBNodeAgentFor(all, nodeLabels) &&
 		slices.ContainsFunc(all, func(a v1.LBNodeAgent) bool { return a.Name == label })
@@ -77,7 +77,7 @@ func LabelActionOf(
 	switch {
 	case nodeLabels[v1.LabelAgent] == LBNodeAgentFor(all, nodeLabels):
 		return KeepLabel
-	case !IsLeaving(all, nodeLabels) || hasWithdrawnAll(announcements):
+	case !IsOfAnother(all, nodeLabels) || hasWithdrawnAll(announcements):
 		return ChangeLabel
 	case isSilent:
 		return ChangeLabelOfLostAgent

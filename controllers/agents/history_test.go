@@ -108,7 +108,10 @@ func (c *cluster) place(name string) {
 		}
 		return
 	}
-	leaving := agents.IsLeaving(c.agents, n.labels)
+	leaving := agents.LeavingNodes(c.agents, c.members())[name]
+	if next := agents.LBNodeAgentFor(c.agents, n.labels); leaving && next != "" && !n.isTold() && !n.dead {
+		c.checkTurn(name, next)
+	}
 	if n.announcement == nil {
 		n.announcement = &v1.Announcement{
 			ObjectMeta: metav1.ObjectMeta{Generation: 1}, Spec: v1.AnnouncementSpec{NodeName: name},
@@ -123,6 +126,36 @@ func (c *cluster) place(name string) {
 		n.announcement.Spec = spec
 		n.announcement.Generation++
 		c.say("placement: %s leaving %t, %d addresses", name, leaving, len(spec.Addresses))
+	}
+}
+
+// members are the nodes as the manager sees them. One whose agent is dead is not Ready.
+func (c *cluster) members() []agents.Member {
+	var members []agents.Member
+	for name, n := range c.nodes {
+		members = append(members, agents.Member{
+			Name: name, Labels: n.labels, IsReady: !n.dead, IsAlive: !n.dead, Announcement: n.announcement,
+		})
+	}
+	return members
+}
+
+// isTold is that the node's agent has been told to withdraw what it has.
+func (n *member) isTold() bool { return n.announcement != nil && n.announcement.Spec.AgentLeaving }
+
+// checkTurn fails if a node is told to leave for the agent of an LBNodeAgent while another node is on its way to it.
+func (c *cluster) checkTurn(name, next string) {
+	for other, n := range c.nodes {
+		if other == name || n.dead || agents.LBNodeAgentFor(c.agents, n.labels) != next {
+			continue
+		}
+		isThere := n.labels[v1.LabelAgent] == next
+		switch {
+		case !isThere && c.index(n.labels[v1.LabelAgent]) >= 0 && !n.isTold(): // it waits, too
+		case isThere && n.announcement != nil && n.announcement.Spec.LBNodeAgent == next && !n.isTold() && n.kernel > 0:
+		default:
+			c.fail("%s is to leave for %q, while %s is on its way", name, next, other)
+		}
 	}
 }
 
@@ -184,7 +217,7 @@ func (c *cluster) end() {
 }
 
 // TestHistories does anything in any order. An agent is not taken from a node that
-// has addresses, unless it is silent; and in the end each node has the one agent that the
+// has addresses, unless it is silent; nodes go from one LBNodeAgent to another one after another; and in the end each node has the one agent that the
 // rule names, and what was deleted is gone.
 func TestHistories(t *testing.T) {
 	first := seeds.First(t)
@@ -220,7 +253,7 @@ func TestHistories(t *testing.T) {
 			}
 		}
 		c.calm = true
-		for range 8 {
+		for range 24 {
 			for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
 				for kind := range 4 {
 					step(node, kind)

@@ -1,6 +1,10 @@
 package agents_test
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -107,6 +111,74 @@ func TestWarningsOfMixedNodes(t *testing.T) {
 			if diff := cmp.Diff([]string{row.want}, got); diff != "" {
 				t.Errorf("beside %s (-want +got):\n%s", row.other, diff)
 			}
+		}
+	}
+}
+
+// TestLeavingNodes has nodes that are to go from LBNodeAgent a to b. They are written as "name: label state", where
+// a node without a state runs an agent that works.
+func TestLeavingNodes(t *testing.T) {
+	going := []v1.LBNodeAgent{selecting("a", nil), selecting("b", map[string]string{"rack": "1"})}
+	deleted := []v1.LBNodeAgent{selecting("a", nil), selecting("b", nil)}
+	deleted[0].DeletionTimestamp = ptr.To(metav1.Now())
+	alone := deleted[:1]
+	hold := func(n int) []string {
+		var nodes []string
+		for i := range n {
+			nodes = append(nodes, fmt.Sprintf("m%02d: b", i))
+		}
+		return nodes
+	}
+	for _, row := range []struct {
+		name  string
+		all   []v1.LBNodeAgent
+		nodes []string
+		want  string
+	}{
+		{"nobody goes", []v1.LBNodeAgent{selecting("a", nil)}, []string{"n1: a", "n2: a"}, ""},
+		{"the first by name", going, []string{"n3: a", "n1: a", "n2: a"}, "n1"},
+		{"one has been told", going, []string{"n1: a", "n2: a told"}, "n2"},
+		{"one has no new agent yet", going, []string{"n1: b new", "n2: a"}, ""},
+		{"the new agent has yet to report", going, []string{"n1: b unreported", "n2: a"}, ""},
+		{"the new agent does not renew its Lease", going, []string{"n1: b silent", "n2: a"}, ""},
+		{"the new agent works", going, []string{"n1: b", "n2: a", "n3: a"}, "n2"},
+		{"a node without an agent is new", going, []string{"n1: ", "n2: a"}, ""},
+		{"the new agent's node is not Ready", going, []string{"n1: b unready", "n2: a", "n3: a"}, "n2"},
+		{"nodes that are not Ready go at once", going, []string{"n1: a", "n2: a unready", "n3: a unready"}, "n1 n2 n3"},
+		{"one that is told and not Ready holds nobody up", going, []string{"n1: a", "n2: a told unready"}, "n1 n2"},
+		{"deleted, and another takes over", deleted, []string{"n1: a", "n2: a"}, "n1"},
+		{"deleted, and no other takes over", alone, []string{"n1: a", "n2: a"}, "n1 n2"},
+		{"one in nine is missing", going, append(hold(9), "n0: b silent", "n1: a"), ""},
+		{"one in ten is missing", going, append(hold(10), "n0: b silent", "n1: a", "n2: a"), "n1"},
+		{"two at a time", going, append(hold(10), "n1: a", "n2: a", "n3: a"), "n1 n2"},
+	} {
+		var members []agents.Member
+		for _, text := range row.nodes {
+			name, rest, _ := strings.Cut(text, ": ")
+			label, state, _ := strings.Cut(rest, " ")
+			m := agents.Member{
+				Name: name, Labels: map[string]string{"rack": "1"}, IsReady: !strings.Contains(state, "unready"),
+				IsAlive: !strings.Contains(state, "silent"),
+			}
+			if label != "" {
+				m.Labels[v1.LabelAgent] = label
+				m.Announcement = &v1.Announcement{
+					ObjectMeta: metav1.ObjectMeta{Generation: 2},
+					Spec:       v1.AnnouncementSpec{LBNodeAgent: label, AgentLeaving: strings.Contains(state, "told")},
+					Status:     v1.AnnouncementStatus{ObservedGeneration: 2},
+				}
+			}
+			switch state {
+			case "new":
+				m.Announcement.Spec.LBNodeAgent = "a"
+			case "unreported":
+				m.Announcement.Status.ObservedGeneration = 1
+			}
+			members = append(members, m)
+		}
+		got := strings.Join(slices.Sorted(maps.Keys(agents.LeavingNodes(row.all, members))), " ")
+		if got != row.want {
+			t.Errorf("%s: %q leave, want %q", row.name, got, row.want)
 		}
 	}
 }

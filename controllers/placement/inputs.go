@@ -114,8 +114,8 @@ type Node struct {
 	LBNodeAgent string
 	// VirtualInterface is where Virtual addresses go.
 	VirtualInterface string
-	// IsLeaving is that another LBNodeAgent, or none, is to apply to the node: its agent
-	// withdraws what it has, and then goes.
+	// IsLeaving is that another LBNodeAgent, or none, is to apply to the node, and that it is the node's turn: its
+	// agent withdraws what it has, and then goes.
 	IsLeaving bool
 	// IsExcluded by the label that keeps a node out of external load balancers.
 	IsExcluded bool
