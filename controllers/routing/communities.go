@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/internal/order"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -24,6 +25,8 @@ type communityGrant struct {
 	communities v1.RouteCommunities
 	// serviceCreated is when the Service was made.
 	serviceCreated time.Time
+	// isLeftOver is that no Service has the address any more: nodes are about to withdraw it.
+	isLeftOver bool
 }
 
 // addServiceCommunities adds the communities for which Services ask, as far as their ServiceGroups allow. The
@@ -37,7 +40,9 @@ func (r *rulesBuilder) addServiceCommunities(out *rules) {
 		key := fmt.Sprint(a.communities)
 		b := addresses[key]
 		if i >= v1.MaxServiceCommunityAddresses || b == nil && len(addresses) == v1.MaxServiceCommunities {
-			leftOut[a.group] = append(leftOut[a.group], a.addr.String())
+			if !a.isLeftOver {
+				leftOut[a.group] = append(leftOut[a.group], a.addr.String())
+			}
 			continue
 		}
 		if b == nil {
@@ -61,38 +66,41 @@ func (r *rulesBuilder) addServiceCommunities(out *rules) {
 }
 
 // communityGrants returns the addresses whose Services get communities, those of the oldest Services first. What an
-// address had stays while nodes are about to withdraw it, and after its ServiceGroup was deleted.
+// address had stays while nodes are about to withdraw it, as far as Services leave room, and after its ServiceGroup
+// was deleted.
 func (r *rulesBuilder) communityGrants() []communityGrant {
 	type request struct{ group, list string }
 	granted := map[request]v1.RouteCommunities{}
 	stored := r.storedCommunities()
 	var grants []communityGrant
-	add := func(addr netip.Addr, group string, communities v1.RouteCommunities, created time.Time) {
+	add := func(addr netip.Addr, a VirtualAddress, communities v1.RouteCommunities) {
 		if !communities.IsEmpty() {
-			grants = append(grants, communityGrant{addr, group, communities, created})
+			grants = append(grants, communityGrant{addr, a.Group, communities, a.ServiceCreated, !a.HasService})
 		}
 	}
 	for addr, a := range r.VirtualAddresses {
 		group := r.groupByName[a.Group]
 		if !a.HasService || group == nil {
-			add(addr, a.Group, stored[addr], a.ServiceCreated)
+			add(addr, a, stored[addr])
 			continue
 		}
 		asked := request{a.Group, a.Communities}
 		if _, isKnown := granted[asked]; !isKnown {
 			granted[asked], _ = allocation.GrantCommunities(a.Communities, group.AllowServices)
 		}
-		add(addr, a.Group, granted[asked], a.ServiceCreated)
+		add(addr, a, granted[asked])
 	}
 	if r.AreAgentsBehind {
 		for addr, communities := range stored {
 			if _, isKnown := r.VirtualAddresses[addr]; !isKnown {
-				add(addr, "", communities, time.Time{})
+				add(addr, VirtualAddress{}, communities)
 			}
 		}
 	}
 	slices.SortFunc(grants, func(a, b communityGrant) int {
-		return cmp.Or(a.serviceCreated.Compare(b.serviceCreated), a.addr.Compare(b.addr))
+		return cmp.Or(
+			order.TrueFirst(b.isLeftOver, a.isLeftOver), a.serviceCreated.Compare(b.serviceCreated), a.addr.Compare(b.addr),
+		)
 	})
 	return grants
 }

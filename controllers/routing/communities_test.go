@@ -91,6 +91,39 @@ func TestServiceCommunities(t *testing.T) {
 	}
 }
 
+// TestLeftOverCommunities has as many sets of communities as a node can follow, and an address without a Service that
+// a node has yet to withdraw, with another set: that one gives way, and nobody complains.
+func TestLeftOverCommunities(t *testing.T) {
+	t.Parallel()
+	in := communitiesInputs(t)
+	in.AreAgentsBehind = true
+	in.Routings = map[string]*v1.NodeRouting{"n1": {Spec: v1.NodeRoutingSpec{ServiceCommunities: []v1.ServiceCommunities{{
+		Addresses: []string{"10.0.1.1"}, RouteCommunities: v1.RouteCommunities{Communities: []v1.Community{"65000:9"}},
+	}}}}}
+	allowed := &v1.RouteCommunities{}
+	for i := range v1.MaxServiceCommunities {
+		community := v1.Community(fmt.Sprintf("65001:%d", i))
+		allowed.Communities = append(allowed.Communities, community)
+		in.VirtualAddresses[netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})] = routing.VirtualAddress{
+			Group: "g", HasService: true, Communities: string(community), ServiceCreated: began,
+		}
+	}
+	in.Groups = []routing.Group{{Name: "g", Ranges: []string{"10.0.0.0-10.0.255.255"}, AllowServices: allowed}}
+	result := routing.Render(in)
+	entries := showCommunities(result.Specs["n1"].ServiceCommunities)
+	if len(result.Specs["n1"].ServiceCommunities) != v1.MaxServiceCommunities || strings.Contains(entries, "65000:9") {
+		t.Errorf("%s", entries)
+	}
+	if len(result.Groups) != 0 {
+		t.Errorf("conditions %+v", result.Groups)
+	}
+	// With room, it keeps them.
+	delete(in.VirtualAddresses, netip.AddrFrom4([4]byte{10, 0, 0, 0}))
+	if entries := showCommunities(routing.Render(in).Specs["n1"].ServiceCommunities); !strings.Contains(entries, "65000:9") {
+		t.Errorf("with room: %s", entries)
+	}
+}
+
 // TestManyServiceCommunities has 1,000 Services that ask for the same, and then more sets of communities, and more
 // addresses, than a node can follow: those of the youngest Services are left out, and their group says so.
 func TestManyServiceCommunities(t *testing.T) {

@@ -63,6 +63,8 @@ type groupRule struct {
 	// isOutsidePools is that the ranges are single addresses that the manager allocates from no group
 	// now, and isPlain that the group is advertised as groups are that say nothing.
 	isOutsidePools, isPlain bool
+	// isLeftOver is that no Service has one of the addresses any more: nodes are about to withdraw them.
+	isLeftOver bool
 }
 
 // rulesBuilder decides the rules.
@@ -84,13 +86,14 @@ type rulesBuilder struct {
 // group does not contain, the address alone, by the rule of the group that it was allocated from.
 func decideRules(in *Inputs) rules {
 	r := newRulesBuilder(in)
-	outside, unknown := r.addressesOutsidePools()
+	outside, leftOver, unknown := r.addressesOutsidePools()
 	var candidates []groupRule
 	withheld := netipx.IPSetBuilder{}
 	withheld.AddSet(unknown)
 	for _, name := range slices.Sorted(maps.Keys(outside)) {
 		c, more := r.ruleOutsidePools(name, outside[name])
 		withheld.AddSet(more)
+		c.isLeftOver = leftOver[name]
 		candidates = append(candidates, c)
 	}
 	for i := range in.Groups {
@@ -102,7 +105,8 @@ func decideRules(in *Inputs) rules {
 	}
 	slices.SortStableFunc(candidates, func(a, b groupRule) int {
 		return cmp.Or(
-			order.TrueFirst(b.isPlain, a.isPlain), order.TrueFirst(a.isOutsidePools, b.isOutsidePools),
+			order.TrueFirst(b.isLeftOver, a.isLeftOver), order.TrueFirst(b.isPlain, a.isPlain),
+			order.TrueFirst(a.isOutsidePools, b.isOutsidePools),
 			a.createdAt.Compare(b.createdAt), cmp.Compare(a.Name, b.Name),
 		)
 	})
@@ -114,7 +118,9 @@ func decideRules(in *Inputs) rules {
 		}
 	}
 	for _, c := range candidates[len(fitting):] {
-		out.conditions[c.Name] = tooManyGroupsCondition(&c)
+		if !c.isLeftOver {
+			out.conditions[c.Name] = tooManyGroupsCondition(&c)
+		}
 		if !c.isPlain {
 			withheld.AddSet(setOf(c.Ranges))
 		}
@@ -172,9 +178,11 @@ func newRulesBuilder(in *Inputs) *rulesBuilder {
 
 // addressesOutsidePools returns the addresses that need rules of their own, as the ranges that the manager
 // allocates from do not say how to advertise them: by the group that each was allocated from, and those of
-// unknown groups.
-func (r *rulesBuilder) addressesOutsidePools() (byGroup map[string]*netipx.IPSet, unknown *netipx.IPSet) {
-	builders, unknownBuilder := map[string]*netipx.IPSetBuilder{}, netipx.IPSetBuilder{}
+// unknown groups. leftOver are the groups of which no Service has such an address any more.
+func (r *rulesBuilder) addressesOutsidePools() (
+	byGroup map[string]*netipx.IPSet, leftOver map[string]bool, unknown *netipx.IPSet,
+) {
+	builders, unknownBuilder, isLive := map[string]*netipx.IPSetBuilder{}, netipx.IPSetBuilder{}, map[string]bool{}
 	builderOf := func(name string) *netipx.IPSetBuilder {
 		if builders[name] == nil {
 			builders[name] = &netipx.IPSetBuilder{}
@@ -203,17 +211,18 @@ func (r *rulesBuilder) addressesOutsidePools() (byGroup map[string]*netipx.IPSet
 		case group == nil && isStored, group != nil && (group.BGP != nil || group.NeedsHostRoutes || stored.HostRoutes ||
 			r.isRestrictedByOther(netipx.IPRangeFrom(addr, addr))):
 			builderOf(name).Add(addr)
+			isLive[name] = isLive[name] || a.HasService
 		case group == nil && (len(r.Routings) == 0 || r.withheld.Contains(addr)):
 			unknownBuilder.Add(addr)
 		}
 	}
-	byGroup = map[string]*netipx.IPSet{}
+	byGroup, leftOver = map[string]*netipx.IPSet{}, map[string]bool{}
 	for name, b := range builders {
 		if set := buildSet(b); len(set.Ranges()) > 0 {
-			byGroup[name] = set
+			byGroup[name], leftOver[name] = set, !isLive[name]
 		}
 	}
-	return byGroup, buildSet(&unknownBuilder)
+	return byGroup, leftOver, buildSet(&unknownBuilder)
 }
 
 // withoutPools returns the addresses of a set that the manager allocates from no group.

@@ -233,6 +233,38 @@ func TestTooManyGroups(t *testing.T) {
 	}
 }
 
+// TestLeftOverGroup has as many groups with rules as a node can follow, and an address of a group that was deleted,
+// which a node has yet to withdraw: that one gives way, and is withheld.
+func TestLeftOverGroup(t *testing.T) {
+	in := routing.Inputs{
+		Nodes: []routing.Node{node("n1", 11, "")}, Now: began, AreAgentsBehind: true,
+		Peers: []v1.BGPPeer{peer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1", 0)},
+		Routings: map[string]*v1.NodeRouting{"n1": {Spec: v1.NodeRoutingSpec{Groups: []v1.RoutingGroup{
+			{Name: "gone", Ranges: []string{"198.51.100.1"}, HostRoutes: true},
+		}}}},
+	}
+	for i := range v1.MaxRoutingGroups {
+		in.Groups = append(in.Groups, routing.Group{
+			Name: fmt.Sprintf("g%02d", i), CreatedAt: began, Ranges: []string{fmt.Sprintf("203.0.%d.0-203.0.%d.255", i, i)},
+			BGP: &v1.ServiceGroupBGP{},
+		})
+	}
+	result := routing.Render(in)
+	spec := result.Specs["n1"]
+	if len(spec.Groups) != v1.MaxRoutingGroups || len(result.Groups) != 0 {
+		t.Errorf("%d groups, conditions %+v", len(spec.Groups), result.Groups)
+	}
+	if got := advertised(spec, "198.51.100.1", "203.0.63.7"); !slices.Equal(got, []string{"203.0.63.7"}) {
+		t.Errorf("advertised %v", got)
+	}
+	// With room, it keeps its rule.
+	in.Groups = in.Groups[1:]
+	result = routing.Render(in)
+	if got := advertised(result.Specs["n1"], "198.51.100.1"); len(got) != 1 {
+		t.Errorf("with room: advertised %v, rules %s", got, showRules(result.Specs["n1"]))
+	}
+}
+
 // TestWithheldIsBounded withholds more ranges than a NodeRouting lists, of both families.
 func TestWithheldIsBounded(t *testing.T) {
 	in := routing.Inputs{
