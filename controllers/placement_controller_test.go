@@ -619,6 +619,51 @@ func TestLabelMovesLast(t *testing.T) {
 	)
 }
 
+// TestNodesLeaveOneAfterAnother makes an LBNodeAgent that takes over both nodes of another one: the second keeps what it
+// has until the first one's new agent has reported.
+func TestNodesLeaveOneAfterAnother(t *testing.T) {
+	g := begin(t)
+	label := func(name string) func(Gomega) string {
+		return func(g Gomega) string {
+			return fetch(g, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}).Labels[v1.LabelAgent]
+		}
+	}
+	for _, name := range []string{"purelb-agent-one", "purelb-agent-two"} {
+		t.Cleanup(func() { remove(t, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}) })
+	}
+	running := map[string]*agent{}
+	node(t, "node1", map[string]string{"rack": "a"})
+	node(t, "node2", map[string]string{"rack": "a"})
+	one := lbNodeAgent(t, "one", nil)
+	for i, name := range []string{"node1", "node2"} {
+		running[name] = runAgent(t, name, eth("eth0", fmt.Sprintf("10.48.0.%d/24", 101+i)))
+	}
+	serviceGroup(t, "lan", "local: {pool: 10.48.0.1, subnet: 10.48.0.0/24}")
+	svc := service(t, "on-lan", ofGroup("lan"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	at := holders("10.48.0.1", "node1", "node2")
+
+	running["node1"].pause(true)
+	lbNodeAgent(t, "two", map[string]string{"rack": "a"})
+	g.Eventually(func(g Gomega) bool { return announcement(g, "node1").Spec.AgentLeaving }).Should(BeTrue())
+	g.Eventually(func(g Gomega) string {
+		fetch(g, one)
+		return meta.FindStatusCondition(one.Status.Conditions, v1.ConditionReady).Message
+	}).Should(Equal("nodes that have yet to withdraw their addresses: 2 (node1, node2); those that go to another " +
+		"LBNodeAgent do so one after another, as its agents report"))
+	waitUntilNodesHandled(t, nil, "one")
+	g.Expect(announcement(g, "node2").Spec.AgentLeaving).To(BeFalse())
+	running["node1"].pause(false)
+	g.Eventually(func(g Gomega) {
+		if announcement(g, "node1").Spec.AgentLeaving && announcement(g, "node2").Spec.AgentLeaving {
+			StopTrying("both nodes are to withdraw what they have").Now()
+		}
+		g.Expect([]string{label("node1")(g), label("node2")(g)}).To(Equal([]string{"two", "two"}))
+	}).Should(Succeed())
+	g.Eventually(at).Should(HaveLen(1))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+}
+
 // TestFaultDeletedAnnouncement has an administrator delete the Announcement of a node that
 // has an address, past the policy that refuses that: the manager makes it again, and one
 // node announces the address in the end.

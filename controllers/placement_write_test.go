@@ -699,6 +699,40 @@ func TestNodeByMAC(t *testing.T) {
 	}
 }
 
+// TestNodeDeletedBeforeItsLBNodeAgent deletes a Node that has an address which no other node can take, and then its
+// LBNodeAgent: nothing is left that the deletion of the latter would wait for.
+func TestNodeDeletedBeforeItsLBNodeAgent(t *testing.T) {
+	const address = "10.1.0.9"
+	b := newBench(t, benchAgent(), benchNode("n1"), benchService("default/web", address, "lan", v1.PoolTypeLocal))
+	r := b.PlacementReconciler
+	wait := func() { // the manager hears of Leases, but not of that of n1
+		t.Helper()
+		for range 2 * int(lostAfter/time.Second) {
+			b.now = b.now.Add(time.Second)
+			b.renewLeases(r, "n2")
+			b.place(r)
+		}
+	}
+	for range 3 {
+		b.renewLeases(r, "n1")
+		b.place(r)
+		b.report("n1")
+	}
+	b.expect("placed", "n1 "+address+" 1 Probe")
+	if err := b.api.Delete(context.Background(), benchNode("n1")); err != nil {
+		t.Fatal(err)
+	}
+	wait()
+	b.expect("the Node is deleted", "n1 "+address+" 1 Probe")
+	if err := b.api.Delete(context.Background(), benchAgent()); err != nil {
+		t.Fatal(err)
+	}
+	wait()
+	if left := b.announcements(); len(left) > 0 {
+		t.Errorf("Announcements are left: %+v", left)
+	}
+}
+
 // TestFirstAnnouncementDeletedAsNodeLeaves deletes the Announcement that is named after a node whose agent is gone,
 // while another of the node has yet to be withdrawn: the first is not made again, as no agent would read it, and as the
 // API server would refuse it without the name of an LBNodeAgent.
