@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -59,7 +60,7 @@ func (d *decision) chooseGroup() *refusal {
 // automatic one, which it notes in isAutomatic.
 func (d *decision) chooseImpliedGroup() string {
 	if len(d.ownAddresses) > 0 && d.Allocated.Group != "" {
-		return d.Allocated.Group
+		return cmp.Or(d.groupInsteadOfDeleted(), d.Allocated.Group)
 	}
 	for _, a := range d.ownAddresses { // to be adopted
 		if group, _, isPooled := d.Catalog.GroupContaining(a); isPooled {
@@ -71,6 +72,28 @@ func (d *decision) chooseImpliedGroup() string {
 	}
 	d.isAutomatic = true
 	return d.automaticGroup()
+}
+
+// groupInsteadOfDeleted returns the group that has the addresses of the Service now, if that of its
+// record has been deleted: the first ready one, by name, that contains all of them and that its
+// namespace may use. It returns an empty text if there is none. Addresses that an external system
+// has allocated are only ever of external groups, and others never are.
+func (d *decision) groupInsteadOfDeleted() string {
+	if _, exists := d.Catalog[d.Allocated.Group]; exists {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Catalog)) {
+		v := d.Catalog[name]
+		isOutside := func(a netip.Addr) bool {
+			_, isInGroup := v.Group.RangeContaining(a)
+			return !isInGroup
+		}
+		if v.IsReady() && v.Group.IsExternal() == (d.Allocated.Type == v1.PoolTypeNetbox) &&
+			d.mayUse(&v.Group, d.Namespace) && !slices.ContainsFunc(d.ownAddresses, isOutside) {
+			return name
+		}
+	}
+	return ""
 }
 
 // automaticGroup returns the group for a Service that names none: of the groups with

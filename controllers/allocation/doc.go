@@ -8,8 +8,9 @@
 // in an empty one.
 //
 // Allocate decides for one Service. First it chooses the group: that of the requested
-// addresses, else the requested group, else the group of what the Service has, else the one
-// that keeps an address for it, else one for Services that name none (autoAssign). Then it
+// addresses, else the requested group, else the group of what the Service has or, if that has
+// been deleted, the one that contains all of it now, else the one that keeps an address for it,
+// else one for Services that name none (autoAssign). Then it
 // fills slots, one for each family or, with multiPool, one for each range. The Service
 // keeps an address that fits the slot. Otherwise the slot gets the requested address,
 // else the one that the sharing key stands for, else one that is kept for the Service, else one

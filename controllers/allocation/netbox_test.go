@@ -344,6 +344,38 @@ func TestGroupContainingPreferring(t *testing.T) {
 	}
 }
 
+// TestExternalGroupInsteadOfDeleted has a Service whose group was deleted, and a group that contains its address now.
+func TestExternalGroupInsteadOfDeleted(t *testing.T) {
+	const pools = "10.0.0.0-10.0.0.255 10.0.0.0/24"
+	external := netboxGroup(t, "new", "v4: {prefixes: [10.0.0.0/24]}", pools)
+	local := groupMadeAt(t, "new", 1, "local: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}")
+	for _, row := range []struct {
+		name  string
+		group v1.ServiceGroup
+		was   v1.PoolType
+		want  string
+	}{
+		{"external, and was", external, v1.PoolTypeNetbox, "new netbox"},
+		{"external, and was not", external, v1.PoolTypeLocal, "old local"},
+		{"not external, and was", local, v1.PoolTypeNetbox, "old netbox"},
+		{"not external, and was not", local, v1.PoolTypeRemote, "new local"},
+	} {
+		req := &allocation.Request{
+			Families: []allocation.Family{allocation.IPv4}, FamilyPolicy: corev1.IPFamilyPolicySingleStack,
+		}
+		req.Service = allocation.Service{
+			Namespace: "test", Name: "web", IsOurs: true, Addresses: addresses("10.0.0.7"),
+			Allocated: allocation.Record{Addresses: addresses("10.0.0.7"), Group: "old", Type: row.was},
+		}
+		catalog := allocation.NewCatalog([]v1.ServiceGroup{row.group}, namespace)
+		got := allocation.Allocate(req, &allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(&req.Service)})
+		if text := got.Group + " " + string(got.Type); text != row.want || len(got.IPAMRequests) > 0 ||
+			allocation.JoinAddresses(got.Addresses) != "10.0.0.7" {
+			t.Errorf("%s: %v of %s, want %s; requests %v", row.name, got.Addresses, text, row.want, got.IPAMRequests)
+		}
+	}
+}
+
 // netboxRow is one decision about a Service of an external group.
 type netboxRow struct {
 	name      string

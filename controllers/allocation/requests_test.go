@@ -201,6 +201,23 @@ func TestRequests(t *testing.T) {
 		{"not adopted: in no pool", "a/b unbranded 10.9.0.1", nil, "10.1.0.1", "", ""},
 		{"not adopted: another group is asked for", "a/b unbranded 10.0.0.3 group=default", nil, "10.1.0.1", "", ""},
 		{"group is gone", "a/b 10.9.0.1 from=gone", nil, "10.9.0.1", v1.ReasonNoSuchGroup, "gone"},
+		{"group is gone, another one has its address", "a/b 10.0.0.2 from=gone", nil, "10.0.0.2", "", "from pool dual"},
+		{
+			"group is gone, another one has both of its addresses", "a/b require 10.0.0.2 fd00::2 from=gone", nil,
+			"10.0.0.2 fd00::2", "", "from pool dual",
+		},
+		{
+			"group is gone, and no other one has both of its addresses", "a/b require 10.0.0.2 fd01::2 from=gone", nil,
+			"10.0.0.2 fd01::2", v1.ReasonNoSuchGroup, "gone",
+		},
+		{
+			"group is gone, and the Service names it", "a/b 10.0.0.2 from=gone group=gone", nil, "10.0.0.2",
+			v1.ReasonNoSuchGroup, "gone",
+		},
+		{
+			"group is gone, another one has its address and one more family", "a/b require 10.0.0.2 from=gone", nil,
+			"10.0.0.2 fd00::1", "", "from pool dual",
+		},
 		{"its address is of another group by now", "a/b 10.1.0.1 from=dual group=dual", nil, "10.1.0.1", "", ""},
 
 		// Duplicates.
