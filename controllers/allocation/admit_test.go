@@ -297,3 +297,44 @@ func TestOrphansStay(t *testing.T) {
 		}
 	}
 }
+
+// TestTypeOfOrphans changes the kind of a group. What has left the pools of the group stays what it was, such as Local.
+func TestTypeOfOrphans(t *testing.T) {
+	for _, row := range []struct {
+		name, spec, current, from, request string
+		was, want                          v1.PoolType
+	}{
+		{"moved, and remote", "remote: {pool: 10.0.1.1, subnet: 10.0.1.0/24}", "10.0.0.1", "a", "", "local", "local"},
+		{"moved, and local", "local: {pool: 10.0.1.1, subnet: 10.0.1.0/24}", "10.0.0.1", "a", "", "remote", "remote"},
+		{"moved", "local: {pool: 10.0.1.1, subnet: 10.0.1.0/24}", "10.0.0.1", "a", "", "local", "local"},
+		{"remote, where it was", "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}", "10.0.0.1", "a", "", "local", "remote"},
+		{
+			"one of two stays", "remote: {v4pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}}", "10.0.0.1 fd00::1", "a", "", "local",
+			"remote",
+		},
+		{"both leave", "remote: {pool: 10.0.1.1, subnet: 10.0.1.0/24}", "10.0.0.1 fd00::1", "a", "", "local", "local"},
+		{"moved, and asks for another", "remote: {pool: 10.0.1.1, subnet: 10.0.1.0/24}", "10.0.0.1", "a", "10.0.1.1", "local",
+			"remote"},
+		{"of another group before", "remote: {pool: 10.0.1.1, subnet: 10.0.1.0/24}", "10.0.0.1", "b", "", "local", "remote"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			current := addresses(row.current)
+			req := &allocation.Request{
+				RequestedGroup: "a", Families: []allocation.Family{allocation.IPv4}, RequestedAddressesText: row.request,
+				FamilyPolicy: corev1.IPFamilyPolicySingleStack,
+			}
+			if len(current) > 1 {
+				req.Families, req.FamilyPolicy = append(req.Families, allocation.IPv6), corev1.IPFamilyPolicyPreferDualStack
+			}
+			req.Service = allocation.Service{
+				Namespace: "test", Name: "s", IsOurs: true, Addresses: current,
+				Allocated: allocation.Record{Addresses: current, Group: row.from, Type: row.was},
+			}
+			catalog := allocation.NewCatalog([]v1.ServiceGroup{groupMadeAt(t, "a", 1, row.spec)}, namespace)
+			result := allocation.Allocate(req, &allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse()})
+			if result.Reason != v1.ReasonAllocated || result.Group != "a" || result.Type != row.want {
+				t.Errorf("%s of %s, %s: %s", result.Type, result.Group, result.Reason, result.Message)
+			}
+		})
+	}
+}

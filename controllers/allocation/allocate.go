@@ -71,7 +71,7 @@ type Result struct {
 	// group is gone or invalid, because nothing can be said against them.
 	Addresses []netip.Addr
 	// Group and Type that the addresses are of. If the Service keeps them, these may be a
-	// group's that is gone.
+	// group's that is gone, and Type may be what the group was before it was changed.
 	Group string
 	Type  v1.PoolType
 	// Key is the sharing key by which the Service has the addresses, and Ports are those with
@@ -238,7 +238,8 @@ func (d *decision) allocateFamilies() Result {
 		return result
 	}
 	result := Result{
-		Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Reason: v1.ReasonAllocated, IPAMRequests: d.ipamRequests,
+		Addresses: addrs, Group: d.group.Name, Type: d.typeOf(addrs), Reason: v1.ReasonAllocated,
+		IPAMRequests: d.ipamRequests,
 	}
 	result.Message = JoinAddresses(addrs) + " from pool " + d.group.Name
 	if len(missing.families) > 0 {
@@ -252,6 +253,17 @@ func (d *decision) allocateFamilies() Result {
 		result.Key, result.Ports = d.sharingTermsFor(addrs)
 	}
 	return result
+}
+
+// typeOf returns the kind that addresses which the Service is to have of the group are of. That is
+// the group's kind, unless all of them have left the ranges of the group. These are announced and,
+// by an external system, recorded as those of the kind that the group was of when it had them.
+func (d *decision) typeOf(addrs []netip.Addr) v1.PoolType {
+	isOfGroup := func(a netip.Addr) bool { return !d.hasAllocated(a) || !d.isOrphan(a, d.Allocated.Group) }
+	if len(addrs) == 0 || slices.ContainsFunc(addrs, isOfGroup) {
+		return d.group.Type
+	}
+	return d.Allocated.Type
 }
 
 // shortage is which families of a Service have no address, and why.
