@@ -79,7 +79,7 @@ type Result struct {
 	Key   string
 	Ports PortSet
 	// KeepsAllocation says that the request is refused, and that the Service keeps what
-	// it was allocated.
+	// it was allocated of its families.
 	KeepsAllocation bool
 	// IPAMRequests are what the Service needs of external IPAM systems. Those that it has no
 	// more use for are missing: what was offered to them is to be released.
@@ -318,16 +318,25 @@ func (d *decision) resultOfShortage(missing *shortage, hasSome bool) (result Res
 	return result, isRefused
 }
 
-// keepAllocation leaves the Service with what it was allocated. The Service adopts
+// keepAllocation leaves the Service with what it was allocated, apart from addresses of families
+// that the Service does not have any more: no packet to them would be for it. The Service adopts
 // nothing.
 func (d *decision) keepAllocation(refused *refusal) Result {
-	kept := slices.DeleteFunc(slices.Clone(d.ownAddresses), func(a netip.Addr) bool { return !d.hasAllocated(a) })
+	kept := slices.DeleteFunc(slices.Clone(d.ownAddresses), func(a netip.Addr) bool {
+		return !d.hasAllocated(a) || !d.hasFamilyOf(a)
+	})
 	result := Result{Addresses: kept, KeepsAllocation: true, Reason: refused.reason, Message: refused.message}
 	if len(kept) > 0 {
 		result.Group, result.Type = d.Allocated.Group, d.Allocated.Type
 		result.Key, result.Ports = d.sharingTermsFor(kept)
 	}
 	return result
+}
+
+// hasFamilyOf reports whether an address is of a family of the Service. The API server gives every
+// Service of type LoadBalancer at least one family. Where none is known, all addresses are.
+func (d *decision) hasFamilyOf(a netip.Addr) bool {
+	return len(d.Families) == 0 || slices.Contains(d.Families, FamilyOf(a))
 }
 
 // sharingTermsFor returns the key and the ports by which the Service has addresses that it

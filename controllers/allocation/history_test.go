@@ -349,10 +349,10 @@ func (w *world) mayGo(svc *corev1.Service, a netip.Addr, result allocation.Resul
 	req := allocation.RequestOf(svc)
 	group, _, pooled := w.catalog.GroupContaining(a)
 	switch {
-	case result.KeepsAllocation:
-		return false
 	case !slices.Contains(req.Families, allocation.FamilyOf(a)):
 		return true
+	case result.KeepsAllocation:
+		return false
 	case req.RequestedAddressesText != "" || req.MultiPool == "false" && len(w.given[nameOf(svc)]) > 1:
 		return true
 	}
