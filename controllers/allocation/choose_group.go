@@ -32,9 +32,14 @@ func (d *decision) chooseGroup() *refusal {
 		return refused
 	}
 	verdict, exists := d.Catalog[d.groupName]
-	switch {
-	case !exists:
+	if !exists {
 		return refuse(v1.ReasonNoSuchGroup, "there is no ServiceGroup %s", d.groupName)
+	}
+	// A namespace that may not use the group learns nothing else of it.
+	mayUse := d.mayUse(&verdict.Group, d.Namespace)
+	switch {
+	case !mayUse && !d.hasAddressesOf(d.groupName):
+		return d.namespaceRefusal(d.groupName)
 	case verdict.Reason == v1.ReasonIPAMUnavailable, verdict.Reason == v1.ReasonIPAMRefused,
 		verdict.Reason == v1.ReasonOtherInstallation:
 		return refuse(verdict.Reason, "%s", verdict.Message)
@@ -44,10 +49,7 @@ func (d *decision) chooseGroup() *refusal {
 		return refuse(v1.ReasonNotAllowed, "ServiceGroup %s is only for Services that name it (autoAssign: false): "+
 			"name it, or another one, by annotation %s", d.groupName, v1.AnnotationServiceGroup)
 	}
-	if d.getsNothingNew = !d.mayUse(&verdict.Group, d.Namespace); d.getsNothingNew {
-		if !d.hasAddressesOf(d.groupName) {
-			return d.namespaceRefusal(d.groupName)
-		}
+	if d.getsNothingNew = !mayUse; d.getsNothingNew {
 		d.warn("ServiceGroup %s is not for namespace %s any more: the Service keeps what it has, and gets nothing else of it",
 			d.groupName, d.Namespace)
 	}

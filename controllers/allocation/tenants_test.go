@@ -156,6 +156,10 @@ func serviceShowing(addrs string) *corev1.Service {
 // TestAllowedNamespaces has Services of namespaces that may and may not use a group.
 func TestAllowedNamespaces(t *testing.T) {
 	gold := map[string]string{"default": pool1, "gold": pool4 + "\n" + onlyGold}
+	mistaken := map[string]string{"default": pool1, "gold": "remote: {pool: 10.0.0.1, subnet: 10.9.0.0/24}\n" + onlyGold}
+	external := map[string]string{
+		"default": pool1, "gold": "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}\n" + onlyGold,
+	}
 	const (
 		no   = "ServiceGroup gold is not for namespace free: " + refused
 		kept = "ServiceGroup gold is not for namespace free any more: the Service keeps what it has, and gets nothing else " +
@@ -267,6 +271,18 @@ func TestAllowedNamespaces(t *testing.T) {
 			name: "keeps what has left the pools", groups: gold, namespace: "free", has: "10.9.0.3", of: "gold",
 			want: "10.9.0.3", group: "gold", warning: kept,
 		},
+		{name: "a group with a mistake: it does not learn that", groups: mistaken, notReady: "gold", namespace: "free",
+			ask: []string{"service-group=gold"}, reason: v1.ReasonNotAllowed, message: no},
+		{name: "selected by a group with a mistake", groups: mistaken, notReady: "gold", namespace: "gold",
+			ask: []string{"service-group=gold"}, reason: v1.ReasonGroupNotReady},
+		{name: "has an address of a group with a mistake", groups: mistaken, notReady: "gold", namespace: "free",
+			ask: []string{"service-group=gold"}, has: "10.0.0.3", of: "gold",
+			want: "10.0.0.3", group: "gold", reason: v1.ReasonGroupNotReady},
+		{name: "a group whose IPAM system is away: it does not learn that", groups: external, namespace: "free",
+			ask: []string{"service-group=gold"}, reason: v1.ReasonNotAllowed, message: no},
+		{name: "an automatic group that is for Services that name it: naming it does not help", namespace: "free",
+			groups: map[string]string{"default": pool1 + "\nautoAssign: false\n" + onlyGold}, reason: v1.ReasonNotAllowed,
+			message: "ServiceGroup default is not for namespace free: " + refused},
 		{name: "its group is gone, and it may not use the one that has its address", groups: gold, namespace: "free",
 			has: "10.0.0.3", of: "before",
 			want: "10.0.0.3", group: "before", reason: v1.ReasonNoSuchGroup, message: "there is no ServiceGroup before"},
