@@ -147,7 +147,8 @@ type groupInputs struct {
 	group       *v1.ServiceGroup
 	observation *ipam.Observation
 	verdict     *allocation.Verdict // nil if there is no such group
-	used        *allocation.InUse
+	// used is nil for a group that is not in the manager's namespace. What follows is not set either.
+	used *allocation.InUse
 	// excess is what nodes report of all pools beyond what is reserved for them.
 	excess       []allocation.ExcessAddresses
 	announceType func(allocation.Range) v1.AnnounceType
@@ -222,7 +223,7 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 			allocation.DescribeSubnetsNotFound(inputs.subnetsNotFound))
 	}
 	status.LastIPAMSync = sg.Status.LastIPAMSync
-	if !verdict.IsReady() && !group.IsExternal() {
+	if inputs.used == nil || !verdict.IsReady() && !group.IsExternal() {
 		return status
 	}
 	usage := group.Usage(inputs.used)

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -68,6 +69,33 @@ func TestGroupsFollowReadiness(t *testing.T) {
 	} {
 		if got := watches[0].Changed.Update(event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after}); got != row.want {
 			t.Errorf("from %v to %v: %t", row.before.Status.Conditions, row.after.Status.Conditions, got)
+		}
+	}
+}
+
+// TestStatusOfGroupOutOfScope has groups outside of the manager's namespace. One of NetBox has ranges in its status, as
+// from a manager of that namespace, and none of them counts.
+func TestStatusOfGroupOutOfScope(t *testing.T) {
+	t.Parallel()
+	r := &ServiceGroupReconciler{Namespace: "purelb-system"}
+	local := oneAddress("a", "10.0.0.1")
+	netbox := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	netbox.Spec.Netbox = &v1.NetboxPools{URL: "https://netbox.example", Tenant: "lab"}
+	netbox.Spec.Netbox.TokenSecretRef.Name, netbox.Spec.Netbox.TokenSecretRef.Key = "netbox", "token"
+	netbox.Status.Pools = []v1.PoolStatus{{Range: "10.0.0.0-10.0.0.255", Subnet: "10.0.0.0/24"}}
+	for name, sg := range map[string]*v1.ServiceGroup{"local": local, "netbox": netbox} {
+		sg.Namespace = "elsewhere"
+		inputs, err := r.gather(t.Context(), sg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status := groupStatus(inputs.group, inputs)
+		ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
+		if ready == nil || ready.Status != metav1.ConditionFalse || ready.Reason != v1.ReasonOutOfScope {
+			t.Errorf("%s: condition Ready is %v", name, ready)
+		}
+		if len(status.Pools) > 0 || status.AvailableIPv4 > 0 {
+			t.Errorf("%s: %v, %d available", name, status.Pools, status.AvailableIPv4)
 		}
 	}
 }
