@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -146,6 +147,49 @@ func TestFaultCoOwnedAddress(t *testing.T) {
 	second := serve(client.ObjectKey{Namespace: "a", Name: "second"})
 	if first := serve(key); len(allocation.ShownAddresses(first)) > 0 || len(allocation.ShownAddresses(second)) != 1 {
 		t.Errorf("the first shows %v, the second %v", allocation.ShownAddresses(first), allocation.ShownAddresses(second))
+	}
+}
+
+// TestReleaseOfCoOwnedConditions has another field manager write the allocator's conditions, too, so that an apply
+// without them leaves them there. What PureLB no longer serves loses them all the same, and keeps those of others.
+func TestReleaseOfCoOwnedConditions(t *testing.T) {
+	ctx := t.Context()
+	svc := loadBalancer("web")
+	r, c := allocator(t, oneAddress("default", "10.0.0.1"), svc)
+	serve := func() *corev1.Service {
+		t.Helper()
+		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(svc)}
+		if _, err := r.Reconcile(ctx, request); err != nil {
+			t.Fatal(err)
+		}
+		got := &corev1.Service{}
+		if err := c.Get(ctx, request.NamespacedName, got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	const theirs = "example.com/Theirs"
+	conditions := append(serve().Status.Conditions, metav1.Condition{
+		Type: theirs, Status: metav1.ConditionTrue, Reason: "Kept", LastTransitionTime: metav1.Unix(1, 0),
+	})
+	status := corev1ac.ServiceStatus()
+	for i := range conditions {
+		status.WithConditions(conditionApplyConfiguration(&conditions[i]))
+	}
+	if err := c.Status().Apply(ctx, corev1ac.Service(svc.Name, svc.Namespace).WithStatus(status),
+		client.FieldOwner("another"), client.ForceOwnership); err != nil {
+		t.Fatal(err)
+	}
+
+	r.IsDefaultLoadBalancer, r.index = false, newServiceIndex(false, time.Now)
+	for range 2 {
+		got := serve()
+		if len(got.Status.Conditions) != 1 || got.Status.Conditions[0].Type != theirs {
+			t.Errorf("released, and left with %v", got.Status.Conditions)
+		}
+	}
+	if n := len(r.index.inUse.ServicesWith(netip.MustParseAddr("10.0.0.1"))); n != 0 {
+		t.Errorf("%d Services have the released address", n)
 	}
 }
 

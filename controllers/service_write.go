@@ -153,26 +153,59 @@ func (r *ServiceReconciler) write(
 	}
 	svc.ResourceVersion, svc.Annotations, svc.Status = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion), ac.Annotations,
 		statusOf(ac.Status)
+	if condition == nil {
+		return r.removeAllocatorConditions(ctx, svc)
+	}
+	return nil
+}
+
+// removeAllocatorConditions takes the allocator's conditions from a Service if an apply without them has left
+// them, because another field manager has written them, too: what is in a record counts as in use.
+func (r *ServiceReconciler) removeAllocatorConditions(ctx context.Context, svc *corev1.Service) error {
+	if !hasRecord(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {
+		return nil
+	}
+	err := r.patchStatus(ctx, svc, func(status *corev1.ServiceStatus) {
+		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionAllocated)
+		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionAllocationRecord)
+	})
+	if err != nil {
+		return fmt.Errorf("remove conditions from the status of Service: %w", err)
+	}
 	return nil
 }
 
 // showOnly makes a Service show no addresses but addrs, whoever has written the others, if
-// the Service is still as it was read. The patch replaces the whole list, of which the cache
-// has not everything (SlimService), so the entries that stay are those of the API server.
+// the Service is still as it was read.
 func (r *ServiceReconciler) showOnly(ctx context.Context, svc *corev1.Service, addrs []netip.Addr) error {
+	err := r.patchStatus(ctx, svc, func(status *corev1.ServiceStatus) {
+		status.LoadBalancer.Ingress = slices.DeleteFunc(slices.Clone(status.LoadBalancer.Ingress),
+			func(in corev1.LoadBalancerIngress) bool {
+				a, err := netip.ParseAddr(in.IP)
+				return err == nil && !slices.Contains(addrs, a)
+			})
+	})
+	if err != nil {
+		return fmt.Errorf("remove addresses from the status of Service: %w", err)
+	}
+	return nil
+}
+
+// patchStatus changes the status of a Service, whoever has written what is there, if the Service is still
+// as it was read. Afterwards svc is what is stored. The patch replaces whole lists, of which the cache has
+// not everything (SlimService), so the entries that stay are those of the API server.
+func (r *ServiceReconciler) patchStatus(
+	ctx context.Context, svc *corev1.Service, change func(*corev1.ServiceStatus),
+) error {
 	stored := &corev1.Service{}
 	if err := r.apiReader.Get(ctx, client.ObjectKeyFromObject(svc), stored); err != nil {
 		return fmt.Errorf("read Service: %w", err)
 	}
 	stored.ResourceVersion = svc.ResourceVersion // the API server refuses the patch of another version
 	patch := client.MergeFromWithOptions(stored.DeepCopy(), client.MergeFromWithOptimisticLock{})
-	stored.Status.LoadBalancer.Ingress = slices.DeleteFunc(slices.Clone(stored.Status.LoadBalancer.Ingress),
-		func(in corev1.LoadBalancerIngress) bool {
-			a, err := netip.ParseAddr(in.IP)
-			return err == nil && !slices.Contains(addrs, a)
-		})
+	change(&stored.Status)
 	if err := r.Client.Status().Patch(ctx, stored, patch, client.FieldOwner(ownerAllocator)); err != nil {
-		return fmt.Errorf("remove addresses from the status of Service: %w", err)
+		return err
 	}
 	*svc = *stored
 	return nil
