@@ -47,7 +47,21 @@ func (d *decision) allocateFamily(family Family) (addrs []netip.Addr, refused *r
 			addrs, refused = append(addrs, a), cmp.Or(refused, d.sharingConflict(a))
 		}
 	}
-	return addrs, refused
+	return d.keepOrder(addrs), refused
+}
+
+// keepOrder puts those of the addresses that the Service has in the order in which it has them. Each
+// other one stays at its place. Which slots there are may change while all addresses stay.
+func (d *decision) keepOrder(addrs []netip.Addr) []netip.Addr {
+	isOther := func(a netip.Addr) bool { return !slices.Contains(addrs, a) }
+	kept := slices.DeleteFunc(slices.Clone(d.ownAddresses), isOther)
+	ordered := slices.Clone(addrs)
+	for i, a := range addrs {
+		if slices.Contains(d.ownAddresses, a) {
+			ordered[i], kept = kept[0], kept[1:]
+		}
+	}
+	return ordered
 }
 
 // slotsOf lists the slots of a family: one for the address that the Service asks for, or

@@ -430,7 +430,19 @@ func TestRequests(t *testing.T) {
 		{"a range more", "a/b group=spread 10.4.2.2", nil, "10.4.1.1 10.4.2.2", "", ""},
 		{
 			"a range that no node has any more: stays", "a/b group=multi 10.3.1.1 10.3.2.1 10.3.3.1", nil,
+			"10.3.1.1 10.3.2.1 10.3.3.1", "", "",
+		},
+		{
+			"a range that a node has again: the order stays", "a/b group=multi 10.3.3.1 10.3.1.1", nil,
+			"10.3.3.1 10.3.1.1", "", "",
+		},
+		{
+			"a range more, and another order", "a/b group=multi 10.3.3.1 10.3.2.1", nil,
 			"10.3.1.1 10.3.3.1 10.3.2.1", "", "",
+		},
+		{
+			"both families, in another order", "a/b group=multi require fd03::1 10.3.3.1 10.3.1.1", nil,
+			"10.3.3.1 10.3.1.1 fd03::1", "", "",
 		},
 		{"the group has stopped: all stay", "a/b group=ranges 10.5.1.2 10.5.2.2", nil, "10.5.1.2 10.5.2.2", "", ""},
 		{"the Service has stopped: one stays", "a/b group=ranges multi=false 10.5.1.2 10.5.2.2", nil, "10.5.1.2", "", ""},
