@@ -256,3 +256,34 @@ func TestAttackMetricLabels(t *testing.T) {
 		}
 	}
 }
+
+// TestRejectedOfDeletedGroup counts refusals of a ServiceGroup that has been deleted since the decision.
+func TestRejectedOfDeletedGroup(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r, _ := allocator(t, oneAddress("there", "10.0.0.1"))
+	r.Metrics = NewMetrics(registry)
+	for _, pool := range []string{"there", "deleted", ""} {
+		r.countRejected(t.Context(), pool, v1.ReasonExhausted)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pools []string
+	for _, f := range families {
+		if !strings.HasSuffix(f.GetName(), "rejected_total") {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "pool" {
+					pools = append(pools, l.GetValue())
+				}
+			}
+		}
+	}
+	slices.Sort(pools)
+	if want := []string{"", "there"}; !slices.Equal(pools, want) {
+		t.Errorf("counted for %q, want %q", pools, want)
+	}
+}

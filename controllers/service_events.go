@@ -1,12 +1,14 @@
 package controllers
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,9 +22,11 @@ import (
 // write and what it says now. The conditions of before show what was reported earlier, so
 // each thing is reported once, by whichever manager writes it. If the process ends between
 // the write and the event, only the event is missing.
-func (r *ServiceReconciler) recordResultEvents(before, svc *corev1.Service, result *allocation.Result) {
+func (r *ServiceReconciler) recordResultEvents(
+	ctx context.Context, before, svc *corev1.Service, result *allocation.Result,
+) {
 	r.recordAddressEvents(before, svc, result)
-	r.recordWarningAndRefusal(before, svc, result)
+	r.recordWarningAndRefusal(ctx, before, svc, result)
 }
 
 // recordAddressEvents records events for addresses that a Service gets, loses or has restored.
@@ -60,7 +64,9 @@ func (r *ServiceReconciler) recordAddressEvents(before, svc *corev1.Service, res
 
 // recordWarningAndRefusal records events for a new warning and for a new reason why a Service does not
 // have what it asks for, and counts the reason in the metrics.
-func (r *ServiceReconciler) recordWarningAndRefusal(before, svc *corev1.Service, result *allocation.Result) {
+func (r *ServiceReconciler) recordWarningAndRefusal(
+	ctx context.Context, before, svc *corev1.Service, result *allocation.Result,
+) {
 	reported := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionAllocated)
 	if reported == nil {
 		reported = &metav1.Condition{}
@@ -72,10 +78,24 @@ func (r *ServiceReconciler) recordWarningAndRefusal(before, svc *corev1.Service,
 		return
 	}
 	if reported.Reason != result.Reason {
-		r.Metrics.CountRejected(result.RequestedGroup, result.Reason)
+		r.countRejected(ctx, result.RequestedGroup, result.Reason)
 	}
 	if reported.Reason != result.Reason || reported.Message != allocatedCondition(svc, *result).Message {
 		r.recordAllocationFailed(svc, result)
+	}
+}
+
+// countRejected counts a refusal in the metrics. The ServiceGroup may have been deleted since the decision, and its
+// metrics with it: then they go once more. The cache is asked only after the refusal was counted, because the
+// ServiceGroup's own reconciler deletes its metrics as soon as the cache does not have it any more.
+func (r *ServiceReconciler) countRejected(ctx context.Context, pool, reason string) {
+	r.Metrics.CountRejected(pool, reason)
+	if pool == "" {
+		return
+	}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: pool}, &v1.ServiceGroup{})
+	if apierrors.IsNotFound(err) {
+		r.Metrics.DeletePool(pool)
 	}
 }
 

@@ -41,7 +41,7 @@ func (r *ServiceReconciler) applyResult(
 	if err := r.write(ctx, svc, &result, allocatedCondition(svc, result)); err != nil {
 		return 0, err
 	}
-	r.recordResultEvents(before, svc, &result)
+	r.recordResultEvents(ctx, before, svc, &result)
 	return r.remind(svc, &result, now), nil
 }
 
