@@ -3,6 +3,7 @@ package controllers
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,7 @@ func TestFaultRestoredServices(t *testing.T) {
 	q := &addedKeys{}
 	r.index.observe(before)
 	r.index.addPending(before, []netip.Addr{netip.MustParseAddr("10.0.0.3")})
-	r.handleServiceUpdate(q, before, after)
+	r.handleServiceUpdate(t.Context(), q, before, after)
 	if r.index.knowsNewer(after) {
 		t.Error("the Service waits for a version that is no more")
 	}
@@ -49,7 +50,14 @@ func TestFaultRestoredServices(t *testing.T) {
 	}
 }
 
-// addedKeys is a queue that takes what is added, and does nothing with it.
-type addedKeys struct{ queue }
+// addedKeys is a queue that notes the names of what is added, each once, and does nothing with it.
+type addedKeys struct {
+	queue
+	names []string
+}
 
-func (q *addedKeys) Add(reconcile.Request) {}
+func (q *addedKeys) Add(request reconcile.Request) {
+	if !slices.Contains(q.names, request.Name) {
+		q.names = append(q.names, request.Name)
+	}
+}

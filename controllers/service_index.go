@@ -74,6 +74,13 @@ type releasedAddresses struct {
 	addresses []netip.Addr
 }
 
+// freedAddresses are addresses that a Service does not have in use any more, and the group that they
+// are of, or anyGroup if they may be of several.
+type freedAddresses struct {
+	group     string
+	addresses []netip.Addr
+}
+
 // need is what a Service waits for: a free address of a group, or of anyGroup. If family
 // is not empty, the address has to be of that family.
 type need struct {
@@ -337,6 +344,18 @@ func (x *serviceIndex) servicesWaitingFor(group string, families ...allocation.F
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return slices.Compact(keys)
+}
+
+// groupsWaitedFor returns the groups of which Services wait for addresses, and anyGroup if Services
+// wait for those of any.
+func (x *serviceIndex) groupsWaitedFor() map[string]bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	groups := map[string]bool{}
+	for n := range x.waiting {
+		groups[n.group] = true
+	}
+	return groups
 }
 
 // servicesWith lists the Services that have one of the addresses in use.

@@ -72,21 +72,21 @@ func (r *ServiceReconciler) serviceHandler() handler.EventHandler {
 				r.enqueueServicesWith(q, svc, allocation.AddressesAllocatedOrShown(svc))
 			}
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
 			if svc, ok := e.Object.(*corev1.Service); ok {
 				r.index.remove(client.ObjectKeyFromObject(svc), svc.UID)
-				if addrs := allocation.AddressesAllocatedOrShown(svc); len(addrs) > 0 {
-					r.IPAM.releaseRecorded(allocation.RecordOf(svc), addrs)
-					r.enqueueServicesWaitingFor(q, svc)
-					r.enqueueServicesWith(q, svc, addrs)
+				if freed := addressesToFree(svc); len(freed.addresses) > 0 {
+					r.IPAM.releaseRecorded(allocation.RecordOf(svc), freed.addresses)
+					r.enqueueServicesWaitingFor(ctx, q, client.ObjectKeyFromObject(svc), freed)
+					r.enqueueServicesWith(q, svc, freed.addresses)
 				}
 			}
 		},
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			before, ok1 := e.ObjectOld.(*corev1.Service)
 			after, ok2 := e.ObjectNew.(*corev1.Service)
 			if ok1 && ok2 {
-				r.handleServiceUpdate(q, before, after)
+				r.handleServiceUpdate(ctx, q, before, after)
 			}
 		},
 	}
@@ -94,7 +94,7 @@ func (r *ServiceReconciler) serviceHandler() handler.EventHandler {
 
 // handleServiceUpdate brings the index up to date with a change of a Service, has external systems release what the
 // Service does not have any more, and enqueues the other Services that the change concerns.
-func (r *ServiceReconciler) handleServiceUpdate(q queue, before, after *corev1.Service) {
+func (r *ServiceReconciler) handleServiceUpdate(ctx context.Context, q queue, before, after *corev1.Service) {
 	if before.UID != after.UID {
 		r.index.remove(client.ObjectKeyFromObject(before), before.UID)
 	}
@@ -110,7 +110,7 @@ func (r *ServiceReconciler) handleServiceUpdate(q queue, before, after *corev1.S
 	released := slices.DeleteFunc(slices.Clone(oldAddrs), func(a netip.Addr) bool { return slices.Contains(newAddrs, a) })
 	r.IPAM.releaseRecorded(allocation.RecordOf(before), released)
 	if len(released) > 0 || !isSameSharing {
-		r.enqueueServicesWaitingFor(q, before)
+		r.enqueueServicesWaitingFor(ctx, q, client.ObjectKeyFromObject(after), addressesToFree(before))
 	}
 	r.enqueueServicesWith(q, after, append(oldAddrs, newAddrs...))
 }
@@ -127,25 +127,86 @@ func sharesAlike(before, after *corev1.Service) bool {
 		allocation.HasPolicyLocal(before) == allocation.HasPolicyLocal(after)
 }
 
-// enqueueServicesWaitingFor enqueues the other Services that wait for what svc may have
-// released.
-func (r *ServiceReconciler) enqueueServicesWaitingFor(q queue, svc *corev1.Service) {
+// addressesToFree are the addresses that a Service has, and that others can get once the Service does not have them.
+func addressesToFree(svc *corev1.Service) freedAddresses {
+	return freedAddresses{
+		cmp.Or(allocation.RecordOf(svc).Group, anyGroup), allocation.AddressesAllocatedOrShown(svc),
+	}
+}
+
+// enqueueServicesWaitingFor enqueues the Services, other than the one of a key, that wait for what that one
+// may have released.
+func (r *ServiceReconciler) enqueueServicesWaitingFor(
+	ctx context.Context, q queue, key client.ObjectKey, freed freedAddresses,
+) {
 	var families []allocation.Family
-	for _, a := range allocation.AddressesAllocatedOrShown(svc) {
+	for _, a := range freed.addresses {
 		families = append(families, allocation.FamilyOf(a))
 	}
-	enqueueOthers(q, svc, r.index.servicesWaitingFor(cmp.Or(allocation.RecordOf(svc).Group, anyGroup), families...))
+	for _, group := range append([]string{freed.group}, r.otherGroupsWith(ctx, freed)...) {
+		enqueueOthers(q, key, r.index.servicesWaitingFor(group, families...))
+	}
+}
+
+// otherGroupsWith lists the groups that contain one of the addresses and of which Services wait for one, apart from
+// the group from which the addresses are: that group may have been deleted, and made again by another name. Only of
+// groups that Services wait for are the ranges looked at.
+func (r *ServiceReconciler) otherGroupsWith(ctx context.Context, freed freedAddresses) []string {
+	if freed.group == anyGroup || len(freed.addresses) == 0 {
+		return nil
+	}
+	awaited := r.index.groupsWaitedFor()
+	delete(awaited, freed.group)
+	delete(awaited, anyGroup)
+	if len(awaited) == 0 {
+		return nil
+	}
+	var groups v1.ServiceGroupList
+	if err := r.Client.List(ctx, &groups, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "Cannot list ServiceGroups")
+		return nil
+	}
+	for i := range groups.Items {
+		if sg := &groups.Items[i]; sg.Name == freed.group && isReadyWithAll(sg, freed.addresses) {
+			return nil
+		}
+	}
+	var names []string
+	for i := range groups.Items {
+		if sg := &groups.Items[i]; awaited[sg.Name] && countContained(sg, freed.addresses) > 0 {
+			names = append(names, sg.Name)
+		}
+	}
+	return names
+}
+
+// isReadyWithAll reports whether a ServiceGroup is ready and contains all addresses. Then no other one with pools of
+// its own is ready and contains any of them.
+func isReadyWithAll(sg *v1.ServiceGroup, addrs []netip.Addr) bool {
+	return meta.IsStatusConditionTrue(sg.Status.Conditions, v1.ConditionReady) && countContained(sg, addrs) == len(addrs)
+}
+
+// countContained counts the addresses that are in ranges of a ServiceGroup, whether or not the ServiceGroup is ready.
+func countContained(sg *v1.ServiceGroup, addrs []netip.Addr) int {
+	group, _, _ := allocation.ParseGroup(sg)
+	count := 0
+	for _, a := range addrs {
+		if _, isInGroup := group.RangeContaining(a); isInGroup {
+			count++
+		}
+	}
+	return count
 }
 
 // enqueueServicesWith enqueues the other Services that have one of the addresses in use.
 func (r *ServiceReconciler) enqueueServicesWith(q queue, svc *corev1.Service, addrs []netip.Addr) {
-	enqueueOthers(q, svc, r.index.servicesWith(addrs))
+	enqueueOthers(q, client.ObjectKeyFromObject(svc), r.index.servicesWith(addrs))
 }
 
-// enqueueOthers enqueues all keys but that of svc.
-func enqueueOthers(q queue, svc *corev1.Service, keys []client.ObjectKey) {
+// enqueueOthers enqueues all keys but one.
+func enqueueOthers(q queue, except client.ObjectKey, keys []client.ObjectKey) {
 	for _, key := range keys {
-		if key != client.ObjectKeyFromObject(svc) {
+		if key != except {
 			q.Add(reconcile.Request{NamespacedName: key})
 		}
 	}
