@@ -94,7 +94,7 @@ func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	} else if err != nil {
 		return reconcile.Result{}, err
 	}
-	r.index.observe(svc)
+	r.wakeServicesWaitingForFreed(ctx, req.NamespacedName, r.index.observe(svc))
 	r.recordReleasesOfDeleted(req.NamespacedName) // a Service of this name before
 	r.IPAM.broker.DropRequests(req.NamespacedName, svc.UID)
 	if !svc.DeletionTimestamp.IsZero() {
@@ -104,7 +104,7 @@ func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
 	wait, err := r.allocateOrRelease(ctx, svc)
-	r.index.observe(svc)
+	r.wakeServicesWaitingForFreed(ctx, req.NamespacedName, r.index.observeWritten(svc))
 	if err != nil {
 		return resultOfWrite(err)
 	}
@@ -120,7 +120,9 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 			return reconcile.Result{RequeueAfter: cacheLag}, err
 		}
 	}
-	r.index.remove(key, "")
+	// If this is the first to find out that the Service is gone, or the Service was observed once more after its
+	// end, others may have been refused its addresses since.
+	r.wakeServicesWaitingForFreed(ctx, key, r.index.remove(key, ""))
 	r.IPAM.broker.DropRequests(key, "")
 	r.recordReleasesOfDeleted(key)
 	r.restores.forget(key)

@@ -25,7 +25,8 @@ import (
 // from the cache or from the answer to a write, in whatever order they come. An address
 // that is about to be written to a Service counts as in use by that Service, too, until a
 // newer version is known. So no address is ever free while a Service may have it, whether
-// or not the write went through.
+// or not the write went through. Whoever makes the index forget an address then wakes the
+// Services that wait for one (freedAddresses).
 type serviceIndex struct {
 	isDefaultLoadBalancer bool
 
@@ -81,6 +82,14 @@ type freedAddresses struct {
 	addresses []netip.Addr
 }
 
+// without leaves out addresses.
+func (f freedAddresses) without(addrs []netip.Addr) freedAddresses {
+	f.addresses = slices.DeleteFunc(
+		slices.Clone(f.addresses), func(a netip.Addr) bool { return slices.Contains(addrs, a) },
+	)
+	return f
+}
+
 // need is what a Service waits for: a free address of a group, or of anyGroup. If family
 // is not empty, the address has to be of that family.
 type need struct {
@@ -103,32 +112,57 @@ func newServiceIndex(isDefaultLoadBalancer bool, now func() time.Time) *serviceI
 	}
 }
 
-// observe notes a version of a Service that the cache has shown, or a write of such a
-// Service has returned, unless the index knows a newer version.
-func (x *serviceIndex) observe(svc *corev1.Service) { x.note(svc, false) }
+// observe notes a version of a Service that the cache has shown, unless the index knows a newer
+// version. It returns what was about to be written to the Service, and is not in that version.
+func (x *serviceIndex) observe(svc *corev1.Service) freedAddresses {
+	return x.note(svc, versionFromCache)
+}
 
 // observeUncached notes a version of a Service that the API server has listed, and that
 // the cache may not have.
-func (x *serviceIndex) observeUncached(svc *corev1.Service) { x.note(svc, true) }
+func (x *serviceIndex) observeUncached(svc *corev1.Service) { x.note(svc, versionFromList) }
 
-func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
+// observeWritten is observe for a version that a write of a Service that the index knew has
+// returned. If the Service has been removed since, its end has been observed before that version.
+func (x *serviceIndex) observeWritten(svc *corev1.Service) freedAddresses {
+	return x.note(svc, versionFromWrite)
+}
+
+// versionSource says where a version of a Service comes from.
+type versionSource int
+
+const (
+	versionFromCache versionSource = iota
+	versionFromList                // of all Services, by the API server itself
+	versionFromWrite               // the answer to a write
+)
+
+// note notes a version of a Service, and returns what observe does.
+func (x *serviceIndex) note(svc *corev1.Service, from versionSource) (freed freedAddresses) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	key := client.ObjectKeyFromObject(svc)
 	s, isKnown := x.services[key]
+	if from == versionFromWrite && (!isKnown || s.uid != svc.UID) {
+		return freedAddresses{}
+	}
 	if isKnown && !revision.IsNewer(svc.ResourceVersion, s.version) {
-		if s.isMissingFromCache && !isUncached {
+		if s.isMissingFromCache && from != versionFromList {
 			s.isMissingFromCache = false
 			x.services[key] = s
 		}
-		return
+		return freedAddresses{}
 	}
 	if isKnown && s.uid != svc.UID {
 		x.noteReleased(key, s)
 	}
 	x.removeNeeds(key, s.needs)
-	isMissing := isUncached && (!isKnown || s.isMissingFromCache || s.uid != svc.UID)
+	isMissing := from == versionFromList && (!isKnown || s.isMissingFromCache || s.uid != svc.UID)
 	// The version shows by now what was pending, or never will.
+	if len(s.pending) > 0 {
+		has := allocation.AddressesAllocatedOrShown(svc)
+		freed = freedAddresses{anyGroup, s.pending}.without(has)
+	}
 	wait := s.waitReason
 	if s.uid != svc.UID {
 		wait = waitReason{}
@@ -141,6 +175,7 @@ func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
 	x.addNeeds(key, s.needs)
 	x.services[key] = s
 	x.putInUse(svc, nil)
+	return freed
 }
 
 // forgetVersion makes the index take the next version of a Service that it is shown, however
@@ -294,18 +329,26 @@ func (x *serviceIndex) isMissingFromCache(key client.ObjectKey) bool {
 	return x.services[key].isMissingFromCache
 }
 
-// remove forgets a deleted Service, if it has the uid. An empty uid stands for any.
-func (x *serviceIndex) remove(key client.ObjectKey, uid types.UID) {
+// remove forgets a deleted Service, if it has the uid. An empty uid stands for any. It returns the
+// addresses that the Service had in use, and those that were about to be written to it.
+func (x *serviceIndex) remove(key client.ObjectKey, uid types.UID) (freed freedAddresses) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s, isKnown := x.services[key]
 	if !isKnown || uid != "" && s.uid != uid {
-		return
+		return freedAddresses{}
+	}
+	if had := x.inUse.Service(key.String()); had != nil {
+		freed = freedAddresses{cmp.Or(had.Allocated.Group, anyGroup), had.Addresses}
+	}
+	if len(freedAddresses{addresses: s.pending}.without(s.allocated).addresses) > 0 {
+		freed.group = anyGroup
 	}
 	x.noteReleased(key, s)
 	x.removeNeeds(key, s.needs)
 	delete(x.services, key)
 	x.inUse.Delete(key.String())
+	return freed
 }
 
 func (x *serviceIndex) noteReleased(key client.ObjectKey, s indexedService) {

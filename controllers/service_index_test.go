@@ -70,7 +70,7 @@ func (h *history) act() {
 		written.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: reserved[len(reserved)-1].String()}}
 		h.write(written)
 		if h.random.IntN(4) > 0 { // else the answer is lost
-			h.index.observe(written)
+			h.index.observeWritten(written)
 		}
 	}
 }
@@ -293,5 +293,61 @@ func TestServiceIndexNotesReleases(t *testing.T) {
 	foreign.observe(service("1", "10", one))
 	if foreign.remove(key, "1"); len(foreign.released) != 0 {
 		t.Errorf("released for another controller: %v", foreign.released)
+	}
+}
+
+// TestServiceIndexFreesAddresses shows which addresses come to be free by what the index learns of a Service to which
+// an address is about to be written.
+func TestServiceIndexFreesAddresses(t *testing.T) {
+	const record = "10.0.0.1 group=g type=local key="
+	key := client.ObjectKey{Namespace: "a", Name: "web"}
+	observing := func(svc *corev1.Service) func(*serviceIndex) freedAddresses {
+		return func(x *serviceIndex) freedAddresses { return x.observe(svc) }
+	}
+	for name, row := range map[string]struct {
+		act   func(x *serviceIndex) freedAddresses
+		want  string
+		inUse int // addresses
+	}{
+		"written":          {observing(versionOf("1", "11", record)), "", 1},
+		"not written":      {observing(versionOf("1", "11", "")), "* 10.0.0.1", 0},
+		"the same version": {observing(versionOf("1", "10", "")), "", 1},
+		"replaced":         {observing(versionOf("2", "11", "")), "* 10.0.0.1", 0},
+		"deleted":          {func(x *serviceIndex) freedAddresses { return x.remove(key, "1") }, "* 10.0.0.1", 0},
+		"another one deleted before": {
+			func(x *serviceIndex) freedAddresses { return x.remove(key, "0") }, "", 1,
+		},
+		"written, then deleted": {func(x *serviceIndex) freedAddresses {
+			x.observeWritten(versionOf("1", "11", record))
+			return x.remove(key, "1")
+		}, "g 10.0.0.1", 0},
+		"written, and about to be written again, then deleted": {func(x *serviceIndex) freedAddresses {
+			svc := versionOf("1", "11", record)
+			x.observeWritten(svc)
+			x.addPending(svc, []netip.Addr{netip.MustParseAddr("10.0.0.1")})
+			return x.remove(key, "1")
+		}, "g 10.0.0.1", 0},
+		"deleted, then written": {func(x *serviceIndex) freedAddresses {
+			x.remove(key, "1")
+			return x.observeWritten(versionOf("1", "11", record))
+		}, "", 0},
+		"replaced, then written": {func(x *serviceIndex) freedAddresses {
+			x.observe(versionOf("2", "12", ""))
+			return x.observeWritten(versionOf("1", "11", record))
+		}, "", 0},
+	} {
+		x := newServiceIndex(true, time.Now)
+		svc := versionOf("1", "10", "")
+		x.observe(svc)
+		x.addPending(svc, []netip.Addr{netip.MustParseAddr("10.0.0.1")})
+		got, text := row.act(x), ""
+		if len(got.addresses) > 0 {
+			text = got.group + " " + allocation.JoinAddresses(got.addresses)
+		}
+		if text != row.want || x.inUse.Len() != row.inUse {
+			t.Errorf(
+				"%s: %q comes to be free, and %d are in use; want %q and %d", name, text, x.inUse.Len(), row.want, row.inUse,
+			)
+		}
 	}
 }

@@ -66,20 +66,15 @@ func (r *ServiceReconciler) listUncached(ctx context.Context, q queue) error {
 // the change concerns.
 func (r *ServiceReconciler) serviceHandler() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
 			if svc, ok := e.Object.(*corev1.Service); ok {
-				r.index.observe(svc)
+				r.enqueueServicesWaitingForFreed(ctx, q, client.ObjectKeyFromObject(svc), r.index.observe(svc))
 				r.enqueueServicesWith(q, svc, allocation.AddressesAllocatedOrShown(svc))
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
 			if svc, ok := e.Object.(*corev1.Service); ok {
-				r.index.remove(client.ObjectKeyFromObject(svc), svc.UID)
-				if freed := addressesToFree(svc); len(freed.addresses) > 0 {
-					r.IPAM.releaseRecorded(allocation.RecordOf(svc), freed.addresses)
-					r.enqueueServicesWaitingFor(ctx, q, client.ObjectKeyFromObject(svc), freed)
-					r.enqueueServicesWith(q, svc, freed.addresses)
-				}
+				r.handleServiceDeletion(ctx, q, svc)
 			}
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
@@ -92,17 +87,30 @@ func (r *ServiceReconciler) serviceHandler() handler.EventHandler {
 	}
 }
 
+// handleServiceDeletion removes a Service from the index, has external systems release what the Service had, and
+// enqueues the other Services that this concerns.
+func (r *ServiceReconciler) handleServiceDeletion(ctx context.Context, q queue, svc *corev1.Service) {
+	key, had := client.ObjectKeyFromObject(svc), addressesToFree(svc)
+	r.enqueueServicesWaitingForFreed(ctx, q, key, r.index.remove(key, svc.UID).without(had.addresses))
+	if len(had.addresses) > 0 {
+		r.IPAM.releaseRecorded(allocation.RecordOf(svc), had.addresses)
+		r.enqueueServicesWaitingFor(ctx, q, key, had)
+		r.enqueueServicesWith(q, svc, had.addresses)
+	}
+}
+
 // handleServiceUpdate brings the index up to date with a change of a Service, has external systems release what the
 // Service does not have any more, and enqueues the other Services that the change concerns.
 func (r *ServiceReconciler) handleServiceUpdate(ctx context.Context, q queue, before, after *corev1.Service) {
+	key := client.ObjectKeyFromObject(after)
+	oldAddrs, newAddrs := allocation.AddressesAllocatedOrShown(before), allocation.AddressesAllocatedOrShown(after)
 	if before.UID != after.UID {
-		r.index.remove(client.ObjectKeyFromObject(before), before.UID)
+		r.enqueueServicesWaitingForFreed(ctx, q, key, r.index.remove(key, before.UID).without(oldAddrs))
 	}
 	if revision.IsOlder(after.ResourceVersion, before.ResourceVersion) {
-		r.index.forgetVersion(client.ObjectKeyFromObject(after))
+		r.index.forgetVersion(key)
 	}
-	r.index.observe(after)
-	oldAddrs, newAddrs := allocation.AddressesAllocatedOrShown(before), allocation.AddressesAllocatedOrShown(after)
+	r.enqueueServicesWaitingForFreed(ctx, q, key, r.index.observe(after))
 	isSameSharing := sharesAlike(before, after)
 	if slices.Equal(oldAddrs, newAddrs) && isSameSharing {
 		return
@@ -110,7 +118,7 @@ func (r *ServiceReconciler) handleServiceUpdate(ctx context.Context, q queue, be
 	released := slices.DeleteFunc(slices.Clone(oldAddrs), func(a netip.Addr) bool { return slices.Contains(newAddrs, a) })
 	r.IPAM.releaseRecorded(allocation.RecordOf(before), released)
 	if len(released) > 0 || !isSameSharing {
-		r.enqueueServicesWaitingFor(ctx, q, client.ObjectKeyFromObject(after), addressesToFree(before))
+		r.enqueueServicesWaitingFor(ctx, q, key, addressesToFree(before))
 	}
 	r.enqueueServicesWith(q, after, append(oldAddrs, newAddrs...))
 }
@@ -145,6 +153,25 @@ func (r *ServiceReconciler) enqueueServicesWaitingFor(
 	}
 	for _, group := range append([]string{freed.group}, r.otherGroupsWith(ctx, freed)...) {
 		enqueueOthers(q, key, r.index.servicesWaitingFor(group, families...))
+	}
+}
+
+// enqueueServicesWaitingForFreed is enqueueServicesWaitingFor, if there are addresses. The index returns what it does
+// not count as in use any more, and what no event of a Service may tell: such as addresses that were never written.
+func (r *ServiceReconciler) enqueueServicesWaitingForFreed(
+	ctx context.Context, q queue, key client.ObjectKey, freed freedAddresses,
+) {
+	if len(freed.addresses) > 0 {
+		r.enqueueServicesWaitingFor(ctx, q, key, freed)
+	}
+}
+
+// wakeServicesWaitingForFreed is enqueueServicesWaitingForFreed while a Service is reconciled.
+func (r *ServiceReconciler) wakeServicesWaitingForFreed(
+	ctx context.Context, key client.ObjectKey, freed freedAddresses,
+) {
+	if q := r.IPAM.serviceQueue.Load(); q != nil {
+		r.enqueueServicesWaitingForFreed(ctx, *q, key, freed)
 	}
 }
 

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -100,5 +102,75 @@ func TestReleaseWakesServices(t *testing.T) {
 				t.Errorf("%s, %s: %q are looked at, want %q", row.name, how, got, row.want)
 			}
 		}
+	}
+}
+
+// TestUnwrittenAddressWakesServices has an address not written to a Service for which it was set aside, and shows that
+// Services that wait are looked at again, whoever finds that out.
+func TestUnwrittenAddressWakesServices(t *testing.T) {
+	had := versionOf("1", "10", "")
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(had)}
+	for name, act := range map[string]func(*ServiceReconciler, *addedKeys){
+		"a version without it": func(r *ServiceReconciler, q *addedKeys) {
+			r.handleServiceUpdate(t.Context(), q, had, versionOf("1", "11", ""))
+		},
+		"another Service of its name": func(r *ServiceReconciler, q *addedKeys) {
+			r.handleServiceUpdate(t.Context(), q, had, versionOf("2", "11", ""))
+		},
+		"a creation": func(r *ServiceReconciler, q *addedKeys) {
+			r.serviceHandler().Create(t.Context(), event.CreateEvent{Object: versionOf("1", "11", "")}, q)
+		},
+		"a deletion": func(r *ServiceReconciler, q *addedKeys) {
+			r.serviceHandler().Delete(t.Context(), event.DeleteEvent{Object: had}, q)
+		},
+		"a Service that is not there": func(r *ServiceReconciler, _ *addedKeys) {
+			if _, err := r.Reconcile(t.Context(), request); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		r, _ := allocator(t, oneAddress("default", "10.0.0.1"))
+		q := &addedKeys{}
+		if err := queueSource(&r.IPAM.serviceQueue).Start(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+		r.index.observe(had)
+		r.index.addPending(had, []netip.Addr{netip.MustParseAddr("10.0.0.1")})
+		r.index.observe(waitingFor("default"))
+		act(r, q)
+		if want := []string{"waits-for-default"}; !slices.Equal(q.names, want) {
+			t.Errorf("%s: %q are looked at, want %q", name, q.names, want)
+		}
+		if n := r.index.inUse.Len(); n != 0 {
+			t.Errorf("%s: %d addresses are in use", name, n)
+		}
+	}
+}
+
+// TestReconcileWakesServices has a Service edited while its address is written, so that the write is refused: the next
+// look at it wakes the Services that wait, also if that is before the event of the edit.
+func TestReconcileWakesServices(t *testing.T) {
+	svc := versionOf("1", "", "")
+	r, c := allocator(t, oneAddress("default", "10.0.0.1"), svc)
+	q := &addedKeys{}
+	if err := queueSource(&r.IPAM.serviceQueue).Start(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(svc)}
+	if err := c.Get(t.Context(), request.NamespacedName, svc); err != nil {
+		t.Fatal(err)
+	}
+	r.index.observe(svc)
+	r.index.addPending(svc, []netip.Addr{netip.MustParseAddr("10.0.0.1")})
+	r.index.observe(waitingFor("default"))
+	svc.Annotations = map[string]string{v1.AnnotationServiceGroup: "nowhere"}
+	if err := c.Update(t.Context(), svc); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"waits-for-default"}; !slices.Equal(q.names, want) {
+		t.Errorf("%q are looked at, want %q", q.names, want)
 	}
 }

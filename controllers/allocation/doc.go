@@ -19,9 +19,10 @@
 // with balancePools, in the emptiest range.
 //
 // Allocate knows no queue: a Service that gets nothing waits until the manager looks at it again.
-// When addresses of a group are released, the manager queues the Services that wait for such in
-// the order of namespace and name, not of age, and looks at several at a time: the one that is
-// looked at first gets the address (servicesWaitingFor in controllers/service_index.go). An address
+// When addresses of a group are released, or were set aside for a Service and never written, the
+// manager queues the Services that wait for such in the order of namespace and name, not of age,
+// and looks at several at a time: the one that is looked at first gets the address
+// (servicesWaitingFor in controllers/service_index.go). An address
 // that no Service has may all the same be none to give: firstFree (allocate_family.go) leaves out
 // those of nodes, those that the group keeps for other Services, the first one of a subnet and, of
 // IPv4, its last one, and takes one that is left to a deleted Service only if there is no other.
