@@ -240,16 +240,11 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 		changed.put(object)
 	}
 	if len(plan.Refusals) == 0 {
-		handingOver, err := NewCluster(ctx, &changed, c.Namespace)
+		steps, after, err := rollOut(ctx, &changed, c.Namespace)
 		if err != nil {
 			return nil, err
 		}
-		relabel(&changed, c.Namespace) // as soon as nodes have handed over what they had
-		after, err := NewCluster(ctx, &changed, c.Namespace)
-		if err != nil {
-			return nil, err
-		}
-		plan.addMoves(c.PlacementInputs, handingOver.PlacementInputs, after.PlacementInputs)
+		plan.addMoves(c.PlacementInputs, steps...)
 		plan.NewlyServed = servedBy(c, after)
 	}
 	plan.conclude()
@@ -282,20 +277,64 @@ func overlaid(below, above map[string]string) map[string]string {
 	return all
 }
 
-// relabel gives each node the label of the agent that it would run.
-func relabel(o *Objects, namespace string) {
-	all := inNamespace(o.LBNodeAgents, namespace)
-	o.Nodes = slices.Clone(o.Nodes)
+// rollOut returns the steps in which nodes come to run the agents that the LBNodeAgents want, and the cluster at the
+// end. In each step some nodes hand over what they have; in the next one they run the agents of their new LBNodeAgents.
+// Nodes that would wait for agents which do not work now get theirs at the end, all at once.
+func rollOut(ctx context.Context, o *Objects, namespace string) ([]placement.Inputs, *Cluster, error) {
+	var steps []placement.Inputs
+	for {
+		c, err := NewCluster(ctx, o, namespace)
+		if err != nil {
+			return nil, nil, err
+		}
+		steps = append(steps, c.PlacementInputs)
+		leaving := map[string]bool{}
+		for i := range c.PlacementInputs.Nodes {
+			if n := &c.PlacementInputs.Nodes[i]; n.IsLeaving && !n.IsDeleted {
+				leaving[n.Name] = true
+			}
+		}
+		if len(leaving) == 0 {
+			break
+		}
+		relabel(o, namespace, leaving)
+	}
+	everyNode := map[string]bool{}
 	for i := range o.Nodes {
+		everyNode[o.Nodes[i].Name] = true
+	}
+	relabel(o, namespace, everyNode)
+	after, err := NewCluster(ctx, o, namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	return append(steps, after.PlacementInputs), after, nil
+}
+
+// relabel gives some nodes the label of the agent that they would run, and has their Announcements be for that one.
+func relabel(o *Objects, namespace string, nodes map[string]bool) {
+	all := inNamespace(o.LBNodeAgents, namespace)
+	o.Nodes, o.Announcements = slices.Clone(o.Nodes), slices.Clone(o.Announcements)
+	newName := map[string]string{}
+	for i := range o.Nodes {
+		if !nodes[o.Nodes[i].Name] {
+			continue
+		}
 		n := o.Nodes[i].DeepCopy()
 		delete(n.Labels, v1.LabelAgent)
 		if name := agents.LBNodeAgentFor(all, n.Labels); name != "" {
 			if n.Labels == nil {
 				n.Labels = map[string]string{}
 			}
-			n.Labels[v1.LabelAgent] = name
+			n.Labels[v1.LabelAgent], newName[n.Name] = name, name
 		}
 		o.Nodes[i] = *n
+	}
+	for i := range o.Announcements {
+		spec := &o.Announcements[i].Spec // not shared with what was read, as its fields are
+		if name := newName[spec.NodeName]; name != "" {
+			spec.LBNodeAgent, spec.AgentLeaving = name, false
+		}
 	}
 }
 

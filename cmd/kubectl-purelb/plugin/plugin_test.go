@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
 const netboxGroupFile = `
@@ -369,6 +370,55 @@ func TestPlanApplyExternal(t *testing.T) {
 				t.Errorf("%s: %v %v", plan.Summary, plan.Refusals, plan.Moves)
 			}
 		})
+	}
+}
+
+// An LBNodeAgent that takes over all nodes has them hand over what they have one after another, and no address is
+// without a node meanwhile or at the end.
+func TestPlanOfNewLBNodeAgent(t *testing.T) {
+	const file = `
+apiVersion: purelb.io/v1
+kind: LBNodeAgent
+metadata: {name: new, namespace: purelb-system}
+spec: {nodeSelector: {kubernetes.io/os: linux}}
+`
+	c := clusterOf(t)
+	plan := must(PlanApply(t.Context(), c, filesOf(t, file)))(t)
+	if plan.Breaks || len(plan.Refusals) > 0 {
+		t.Errorf("%s: %v %v", plan.Summary, plan.Refusals, plan.Moves)
+	}
+	for _, m := range plan.Moves {
+		if m.How != string(placement.Handover) {
+			t.Errorf("%s: %v to %v: %s %s", m.Address, m.From, m.To, m.How, m.Reason)
+		}
+	}
+	// Each step takes one node of those that are alive.
+	changed := *c.Objects
+	changed.LBNodeAgents = append(slices.Clone(changed.LBNodeAgents), v1.LBNodeAgent{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: "new"},
+		Spec:       v1.LBNodeAgentSpec{NodeSelector: map[string]string{corev1.LabelOSStable: "linux"}},
+	})
+	steps, after, err := rollOut(t.Context(), &changed, "purelb-system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var leaving []string
+	for i := range steps {
+		names := ""
+		for _, n := range steps[i].Nodes {
+			if n.IsLeaving {
+				names += n.Name + " "
+			}
+		}
+		leaving = append(leaving, names)
+	}
+	if want := []string{"node1 ", "node2 ", "node3 ", "", ""}; !slices.Equal(leaving, want) {
+		t.Errorf("nodes leave in steps %q, want %q", leaving, want)
+	}
+	for i := range after.Nodes {
+		if got := after.Nodes[i].Labels[v1.LabelAgent]; got != "new" {
+			t.Errorf("%s runs the agent of %s", after.Nodes[i].Name, got)
+		}
 	}
 }
 
