@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -224,6 +225,10 @@ type agentNodes struct {
 	// leaving are the nodes that have its label, and have yet to withdraw their addresses
 	// before the label changes; sorted.
 	leaving []string
+	// next are the LBNodeAgents to which they go, and awaited says on which nodes the agents of those do not work, so that
+	// others wait for their turns.
+	next    []string
+	awaited []string
 	// labelledCount is how many Linux nodes have its label, and silent are those of them
 	// whose agent has not renewed its Lease for silentAfter, or never; sorted. untilSilent is
 	// in how long the next of the others may be one of them; 0 if none is late.
@@ -302,6 +307,9 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*nodesByLBNode
 		case agents.AwaitWithdrawal:
 			labelled := all[label]
 			labelled.leaving = append(labelled.leaving, n.Name)
+			if name != "" && !slices.Contains(labelled.next, name) {
+				labelled.next = append(labelled.next, name)
+			}
 			all[label] = labelled
 		case agents.ChangeLabelOfLostAgent:
 			r.recordLost(list, label, n.Name)
@@ -310,12 +318,30 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*nodesByLBNode
 			changes = append(changes, labelChange{n, label, name})
 		}
 	}
+	r.noteAwaited(all, &cluster{nodes: nodes.Items, lbNodeAgents: list, announcements: announcements})
 	for _, nodes := range all {
 		slices.Sort(nodes.leaving)
 		slices.Sort(nodes.withoutInterface)
 		slices.SortFunc(nodes.silent, func(a, b silentNode) int { return strings.Compare(a.name, b.name) })
 	}
 	return &nodesByLBNodeAgent{byAgent: all, labelChanges: changes}, nil
+}
+
+// noteAwaited notes of each LBNodeAgent that nodes are to leave which agents these nodes wait for.
+func (r *LBNodeAgentReconciler) noteAwaited(all map[string]agentNodes, c *cluster) {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(n agentNodes) bool { return len(n.next) > 0 }) {
+		return
+	}
+	awaited := agents.TurnsOf(c.lbNodeAgents, c.members(c.announcementsByNode(), r.Liveness.LivenessOf)).Awaited
+	for name, nodes := range all {
+		slices.Sort(nodes.next)
+		for _, next := range nodes.next {
+			if len(awaited[next]) > 0 {
+				nodes.awaited = append(nodes.awaited, next+" on "+listNodes(awaited[next]))
+			}
+		}
+		all[name] = nodes
+	}
 }
 
 // labelNodes writes the labels that are to change, and notes which the API server refuses.

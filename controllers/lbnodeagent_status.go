@@ -96,8 +96,13 @@ func lbNodeAgentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentN
 			"nodes that have yet to withdraw their addresses: %d (%s)", len(nodes.leaving),
 			textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024),
 		)
-		if len(nodes.leaving) > 1 {
-			ready.Message += "; those that go to another LBNodeAgent do so one after another, as its agents report"
+		if len(nodes.leaving) > 1 && len(nodes.next) > 0 {
+			ready.Message += "; those that go to another LBNodeAgent do so one after another"
+		}
+		if len(nodes.awaited) > 0 {
+			ready.Message = textlimit.Shorten(
+				ready.Message+"; they wait for the agents of LBNodeAgent "+strings.Join(nodes.awaited, ", "), maxMessage,
+			)
 		}
 	case nodes.hasNoAccount && nodes.selectedCount > 0:
 		ready.Reason = v1.ReasonDegraded

@@ -71,6 +71,13 @@ func TestAgentStatus(t *testing.T) {
 		}, false,
 			"0 False Degraded 0 of 3 agents are ready; the service account of the agents does not exist: no agent can start, " +
 				"and those that run cannot renew their Leases"},
+		"nodes leave": {3, 3, agentNodes{selectedCount: 1, labelledCount: 3, leaving: []string{"b", "c"}}, false,
+			"3 False Progressing nodes that have yet to withdraw their addresses: 2 (b, c)"},
+		"nodes leave for others": {3, 3, agentNodes{
+			selectedCount: 1, labelledCount: 3, leaving: []string{"b", "c"}, next: []string{"x"}, awaited: []string{"x on a"},
+		}, false,
+			"3 False Progressing nodes that have yet to withdraw their addresses: 2 (b, c); those that go to another " +
+				"LBNodeAgent do so one after another; they wait for the agents of LBNodeAgent x on a"},
 		"no account and no node": {0, 0, agentNodes{hasNoAccount: true}, false, "0 True Accepted no node is selected"},
 	}
 	for name, test := range tests {

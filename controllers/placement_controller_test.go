@@ -632,9 +632,9 @@ func TestNodesLeaveOneAfterAnother(t *testing.T) {
 		t.Cleanup(func() { remove(t, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}) })
 	}
 	running := map[string]*agent{}
+	one := lbNodeAgent(t, "one", nil) // first, so that it goes last, when no node is there any more
 	node(t, "node1", map[string]string{"rack": "a"})
 	node(t, "node2", map[string]string{"rack": "a"})
-	one := lbNodeAgent(t, "one", nil)
 	for i, name := range []string{"node1", "node2"} {
 		running[name] = runAgent(t, name, eth("eth0", fmt.Sprintf("10.48.0.%d/24", 101+i)))
 	}
@@ -650,7 +650,7 @@ func TestNodesLeaveOneAfterAnother(t *testing.T) {
 		fetch(g, one)
 		return meta.FindStatusCondition(one.Status.Conditions, v1.ConditionReady).Message
 	}).Should(Equal("nodes that have yet to withdraw their addresses: 2 (node1, node2); those that go to another " +
-		"LBNodeAgent do so one after another, as its agents report"))
+		"LBNodeAgent do so one after another"))
 	waitUntilNodesHandled(t, nil, "one")
 	g.Expect(announcement(g, "node2").Spec.AgentLeaving).To(BeFalse())
 	running["node1"].pause(false)

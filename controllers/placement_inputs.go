@@ -130,11 +130,9 @@ func (c *cluster) placementInputs(
 	}
 	inputs.Entries = slices.Grow(inputs.Entries, entries)
 	inputs.SharedEntries = slices.Grow(inputs.SharedEntries, sharedEntries)
-	announcementsByNode := map[string][]*v1.Announcement{}
+	announcementsByNode := c.announcementsByNode()
 	for i := range c.announcements {
-		a := &c.announcements[i]
-		announcementsByNode[a.Spec.NodeName] = append(announcementsByNode[a.Spec.NodeName], a)
-		addEntries(&inputs, a)
+		addEntries(&inputs, &c.announcements[i])
 	}
 	inputs.AddClaims(c.successorClaims())
 	for i := range c.commons {
@@ -147,7 +145,7 @@ func (c *cluster) placementInputs(
 			}
 		}
 	}
-	leaving := c.leavingNodes(announcementsByNode, livenessOf)
+	leaving := agents.TurnsOf(c.lbNodeAgents, c.members(announcementsByNode, livenessOf)).Leaving
 	for i := range c.nodes {
 		n := &c.nodes[i]
 		node := c.placementNode(n, announcementsByNode[n.Name], livenessOf(n.Name), now)
@@ -178,11 +176,20 @@ func (c *cluster) placementInputs(
 	return inputs
 }
 
-// leavingNodes are the nodes whose agents are to withdraw what they have now, as other LBNodeAgents are to apply to
-// them.
-func (c *cluster) leavingNodes(
+// announcementsByNode are the Announcements of each node.
+func (c *cluster) announcementsByNode() map[string][]*v1.Announcement {
+	byNode := map[string][]*v1.Announcement{}
+	for i := range c.announcements {
+		a := &c.announcements[i]
+		byNode[a.Spec.NodeName] = append(byNode[a.Spec.NodeName], a)
+	}
+	return byNode
+}
+
+// members are the nodes, as their turns depend on them when they go from one LBNodeAgent to another.
+func (c *cluster) members(
 	announcements map[string][]*v1.Announcement, livenessOf func(node string) placement.Liveness,
-) map[string]bool {
+) []agents.Member {
 	members := make([]agents.Member, 0, len(c.nodes))
 	for i := range c.nodes {
 		n := &c.nodes[i]
@@ -197,7 +204,7 @@ func (c *cluster) leavingNodes(
 		}
 		members = append(members, m)
 	}
-	return agents.LeavingNodes(c.lbNodeAgents, members)
+	return members
 }
 
 // staysLBNodeAgent reports whether there is an LBNodeAgent of that name that is not being deleted.

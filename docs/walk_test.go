@@ -115,7 +115,7 @@ Move: a Local address goes from one node to another; from Lease to Announcement
 # | the holder's Lease expires | {controllers.LivenessTracker.livenessBy} | {placement.leaseExpired} |
 # | its Node is deleted | {controllers.cluster.placementInputs} | {placement.nodeGone} |
 # | its Node loses the label of its LBNodeAgent | {controllers.cluster.placementNode} | {placement.noAgent} |
-# | its LBNodeAgent does not select it | {controllers.cluster.leavingNodes} | {placement.leavingAgent} |
+# | its LBNodeAgent does not select it | {agents.TurnsOf} | {placement.leavingAgent} |
 # | it is excluded by its label | {controllers.cluster.placementNode} | {placement.excluded} |
 # | it has the taint out-of-service | {controllers.cluster.placementNode} | {placement.outOfService} |
 # | it is shutting down | {controllers.cluster.placementNode} | {placement.shuttingDown} |

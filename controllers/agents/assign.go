@@ -45,8 +45,8 @@ func comesBefore(a, b *v1.LBNodeAgent) bool {
 }
 
 // IsOfAnother reports whether a node, by its labels, runs the agent of another LBNodeAgent
-// than it is to run: it is to leave that one, when LeavingNodes says so. A label that names no LBNodeAgent is a user's mistake, and not waited
-// for: no agent is there to withdraw anything.
+// than it is to run: it is to leave that one, when TurnsOf says so. A label that names no
+// LBNodeAgent is a user's mistake, and not waited for: no agent is there to withdraw anything.
 func IsOfAnother(all []v1.LBNodeAgent, nodeLabels map[string]string) bool {
 	label := nodeLabels[v1.LabelAgent]
 	return label != LBNodeAgentFor(all, nodeLabels) &&

@@ -108,7 +108,7 @@ func (c *cluster) place(name string) {
 		}
 		return
 	}
-	leaving := agents.LeavingNodes(c.agents, c.members())[name]
+	leaving := agents.TurnsOf(c.agents, c.members()).Leaving[name]
 	if next := agents.LBNodeAgentFor(c.agents, n.labels); leaving && next != "" && !n.isTold() && !n.dead {
 		c.checkTurn(name, next)
 	}
@@ -150,7 +150,9 @@ func (c *cluster) checkTurn(name, next string) {
 			continue
 		}
 		isThere := n.labels[v1.LabelAgent] == next
+		hasReported := n.announcement != nil && n.announcement.Status.ObservedGeneration > 0
 		switch {
+		case !hasReported && (isThere || c.index(n.labels[v1.LabelAgent]) < 0): // no agent has ever run there
 		case !isThere && c.index(n.labels[v1.LabelAgent]) >= 0 && !n.isTold(): // it waits, too
 		case isThere && n.announcement != nil && n.announcement.Spec.LBNodeAgent == next && !n.isTold() && n.kernel > 0:
 		default:
@@ -217,8 +219,8 @@ func (c *cluster) end() {
 }
 
 // TestHistories does anything in any order. An agent is not taken from a node that
-// has addresses, unless it is silent; nodes go from one LBNodeAgent to another one after another; and in the end each node has the one agent that the
-// rule names, and what was deleted is gone.
+// has addresses, unless it is silent; nodes go from one LBNodeAgent to another one after another; and in the
+// end each node has the one agent that the rule names, and what was deleted is gone.
 func TestHistories(t *testing.T) {
 	first := seeds.First(t)
 	for i := range uint64(2000) {

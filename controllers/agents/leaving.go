@@ -16,45 +16,61 @@ type Member struct {
 	Announcement *v1.Announcement
 }
 
+// Turns say which nodes go from one LBNodeAgent to another now, and for what the others wait.
+type Turns struct {
+	// Leaving are the names of the nodes whose agents are to withdraw what they have now.
+	Leaving map[string]bool
+	// Awaited are, by LBNodeAgent, the names of the nodes on which its agent does not work, although
+	// an agent has worked there before; sorted.
+	Awaited map[string][]string
+}
+
 // leavingShare is of how many nodes on which an LBNodeAgent's agent works one more may be without an agent.
 const leavingShare = 10
 
-// LeavingNodes returns the names of the nodes whose agents are to withdraw what they have now. Nodes that go from
-// one LBNodeAgent to another do so one after another, as in a rolling update: the next one leaves when the agent of
-// the last one's new LBNodeAgent has reported. One more at a time leaves for every leavingShare nodes on which that
-// one works. If it does not start, the other nodes keep what they have.
+// TurnsOf returns which nodes go from one LBNodeAgent to another now. They do so one after another, as in a rolling
+// update: the next one leaves when the agent of the last one's new LBNodeAgent has reported. One more at a time leaves
+// for every leavingShare nodes on which that one works. If it does not start, the other nodes keep what they have.
 //
 // A node that no LBNodeAgent is to apply to leaves at once, and so does one that is not Ready. The latter holds up
-// no other.
-func LeavingNodes(all []v1.LBNodeAgent, members []Member) map[string]bool {
-	leaving := map[string]bool{}
-	waiting, arrived, missing := map[string][]string{}, map[string]int{}, map[string]int{}
+// no other, and neither does a node that no agent has ever run on.
+func TurnsOf(all []v1.LBNodeAgent, members []Member) Turns {
+	turns := Turns{Leaving: map[string]bool{}, Awaited: map[string][]string{}}
+	waiting, arrived, told := map[string][]string{}, map[string]int{}, map[string]int{}
 	for i := range members {
 		m := &members[i]
 		next := LBNodeAgentFor(all, m.Labels)
 		switch isOfAnother := IsOfAnother(all, m.Labels); {
-		case !isOfAnother && (next == "" || !m.IsReady):
+		case !isOfAnother && (next == "" || !m.IsReady || !m.hasReported()):
 		case !isOfAnother && m.hasArrived(next):
 			arrived[next]++
 		case !isOfAnother:
-			missing[next]++
+			turns.Awaited[next] = append(turns.Awaited[next], m.Name)
 		case next == "" || !m.IsReady:
-			leaving[m.Name] = true
+			turns.Leaving[m.Name] = true
 		case m.isTold():
-			leaving[m.Name] = true
-			missing[next]++
+			turns.Leaving[m.Name] = true
+			told[next]++
 		default:
 			waiting[next] = append(waiting[next], m.Name)
 		}
 	}
 	for next, names := range waiting {
 		slices.Sort(names)
-		room := 1 + arrived[next]/leavingShare - missing[next]
+		room := 1 + arrived[next]/leavingShare - told[next] - len(turns.Awaited[next])
 		for _, name := range names[:min(max(room, 0), len(names))] {
-			leaving[name] = true
+			turns.Leaving[name] = true
 		}
 	}
-	return leaving
+	for _, names := range turns.Awaited {
+		slices.Sort(names)
+	}
+	return turns
+}
+
+// hasReported reports whether an agent has ever reported on the node's Announcement.
+func (m *Member) hasReported() bool {
+	return m.Announcement != nil && m.Announcement.Status.ObservedGeneration > 0
 }
 
 // hasArrived reports whether the agent of the given LBNodeAgent works on the node: it renews its Lease, and has

@@ -115,9 +115,9 @@ func TestWarningsOfMixedNodes(t *testing.T) {
 	}
 }
 
-// TestLeavingNodes has nodes that are to go from LBNodeAgent a to b. They are written as "name: label state", where
+// TestTurnsOf has nodes that are to go from LBNodeAgent a to b. They are written as "name: label state", where
 // a node without a state runs an agent that works.
-func TestLeavingNodes(t *testing.T) {
+func TestTurnsOf(t *testing.T) {
 	going := []v1.LBNodeAgent{selecting("a", nil), selecting("b", map[string]string{"rack": "1"})}
 	deleted := []v1.LBNodeAgent{selecting("a", nil), selecting("b", nil)}
 	deleted[0].DeletionTimestamp = ptr.To(metav1.Now())
@@ -133,23 +133,24 @@ func TestLeavingNodes(t *testing.T) {
 		name  string
 		all   []v1.LBNodeAgent
 		nodes []string
-		want  string
+		want  string // the nodes that leave, and behind a / those that are awaited
 	}{
 		{"nobody goes", []v1.LBNodeAgent{selecting("a", nil)}, []string{"n1: a", "n2: a"}, ""},
+		{"no agent has ever run there", going, []string{"n1: b never", "n2: a"}, "n2"},
 		{"the first by name", going, []string{"n3: a", "n1: a", "n2: a"}, "n1"},
 		{"one has been told", going, []string{"n1: a", "n2: a told"}, "n2"},
-		{"one has no new agent yet", going, []string{"n1: b new", "n2: a"}, ""},
-		{"the new agent has yet to report", going, []string{"n1: b unreported", "n2: a"}, ""},
-		{"the new agent does not renew its Lease", going, []string{"n1: b silent", "n2: a"}, ""},
+		{"one has no new agent yet", going, []string{"n1: b new", "n2: a"}, "/ n1"},
+		{"the new agent has yet to report", going, []string{"n1: b unreported", "n2: a"}, "/ n1"},
+		{"the new agent does not renew its Lease", going, []string{"n1: b silent", "n2: a"}, "/ n1"},
 		{"the new agent works", going, []string{"n1: b", "n2: a", "n3: a"}, "n2"},
-		{"a node without an agent is new", going, []string{"n1: ", "n2: a"}, ""},
+		{"a node without an agent is new", going, []string{"n1: ", "n2: a"}, "n2"},
 		{"the new agent's node is not Ready", going, []string{"n1: b unready", "n2: a", "n3: a"}, "n2"},
 		{"nodes that are not Ready go at once", going, []string{"n1: a", "n2: a unready", "n3: a unready"}, "n1 n2 n3"},
 		{"one that is told and not Ready holds nobody up", going, []string{"n1: a", "n2: a told unready"}, "n1 n2"},
 		{"deleted, and another takes over", deleted, []string{"n1: a", "n2: a"}, "n1"},
 		{"deleted, and no other takes over", alone, []string{"n1: a", "n2: a"}, "n1 n2"},
-		{"one in nine is missing", going, append(hold(9), "n0: b silent", "n1: a"), ""},
-		{"one in ten is missing", going, append(hold(10), "n0: b silent", "n1: a", "n2: a"), "n1"},
+		{"one in nine is missing", going, append(hold(9), "n0: b silent", "n1: a"), "/ n0"},
+		{"one in ten is missing", going, append(hold(10), "n0: b silent", "n1: a", "n2: a"), "n1 / n0"},
 		{"two at a time", going, append(hold(10), "n1: a", "n2: a", "n3: a"), "n1 n2"},
 	} {
 		var members []agents.Member
@@ -173,10 +174,16 @@ func TestLeavingNodes(t *testing.T) {
 				m.Announcement.Spec.LBNodeAgent = "a"
 			case "unreported":
 				m.Announcement.Status.ObservedGeneration = 1
+			case "never":
+				m.Announcement.Status.ObservedGeneration = 0
 			}
 			members = append(members, m)
 		}
-		got := strings.Join(slices.Sorted(maps.Keys(agents.LeavingNodes(row.all, members))), " ")
+		turns := agents.TurnsOf(row.all, members)
+		got := strings.Join(slices.Sorted(maps.Keys(turns.Leaving)), " ")
+		for _, names := range turns.Awaited {
+			got = strings.TrimSpace(got + " / " + strings.Join(names, " "))
+		}
 		if got != row.want {
 			t.Errorf("%s: %q leave, want %q", row.name, got, row.want)
 		}
