@@ -619,8 +619,8 @@ func TestLabelMovesLast(t *testing.T) {
 	)
 }
 
-// TestNodesLeaveOneAfterAnother makes an LBNodeAgent that takes over both nodes of another one: the second keeps what it
-// has until the first one's new agent has reported.
+// TestNodesLeaveOneAfterAnother makes an LBNodeAgent that takes over both nodes of another one: the second keeps
+// what it has until the first one's new agent has reported.
 func TestNodesLeaveOneAfterAnother(t *testing.T) {
 	g := begin(t)
 	label := func(name string) func(Gomega) string {

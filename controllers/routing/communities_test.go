@@ -119,7 +119,8 @@ func TestLeftOverCommunities(t *testing.T) {
 	}
 	// With room, it keeps them.
 	delete(in.VirtualAddresses, netip.AddrFrom4([4]byte{10, 0, 0, 0}))
-	if entries := showCommunities(routing.Render(in).Specs["n1"].ServiceCommunities); !strings.Contains(entries, "65000:9") {
+	entries = showCommunities(routing.Render(in).Specs["n1"].ServiceCommunities)
+	if !strings.Contains(entries, "65000:9") {
 		t.Errorf("with room: %s", entries)
 	}
 }

@@ -86,14 +86,14 @@ type rulesBuilder struct {
 // group does not contain, the address alone, by the rule of the group that it was allocated from.
 func decideRules(in *Inputs) rules {
 	r := newRulesBuilder(in)
-	outside, leftOver, unknown := r.addressesOutsidePools()
+	outside, isLive, unknown := r.addressesOutsidePools()
 	var candidates []groupRule
 	withheld := netipx.IPSetBuilder{}
 	withheld.AddSet(unknown)
 	for _, name := range slices.Sorted(maps.Keys(outside)) {
 		c, more := r.ruleOutsidePools(name, outside[name])
 		withheld.AddSet(more)
-		c.isLeftOver = leftOver[name]
+		c.isLeftOver = !isLive[name]
 		candidates = append(candidates, c)
 	}
 	for i := range in.Groups {
@@ -178,11 +178,12 @@ func newRulesBuilder(in *Inputs) *rulesBuilder {
 
 // addressesOutsidePools returns the addresses that need rules of their own, as the ranges that the manager
 // allocates from do not say how to advertise them: by the group that each was allocated from, and those of
-// unknown groups. leftOver are the groups of which no Service has such an address any more.
+// unknown groups. isLive is of the groups of which a Service has such an address.
 func (r *rulesBuilder) addressesOutsidePools() (
-	byGroup map[string]*netipx.IPSet, leftOver map[string]bool, unknown *netipx.IPSet,
+	byGroup map[string]*netipx.IPSet, isLive map[string]bool, unknown *netipx.IPSet,
 ) {
-	builders, unknownBuilder, isLive := map[string]*netipx.IPSetBuilder{}, netipx.IPSetBuilder{}, map[string]bool{}
+	builders, unknownBuilder := map[string]*netipx.IPSetBuilder{}, netipx.IPSetBuilder{}
+	isLive = map[string]bool{}
 	builderOf := func(name string) *netipx.IPSetBuilder {
 		if builders[name] == nil {
 			builders[name] = &netipx.IPSetBuilder{}
@@ -216,13 +217,18 @@ func (r *rulesBuilder) addressesOutsidePools() (
 			unknownBuilder.Add(addr)
 		}
 	}
-	byGroup, leftOver = map[string]*netipx.IPSet{}, map[string]bool{}
+	return buildNonEmptySets(builders), isLive, buildSet(&unknownBuilder)
+}
+
+// buildNonEmptySets returns the sets that have addresses.
+func buildNonEmptySets(builders map[string]*netipx.IPSetBuilder) map[string]*netipx.IPSet {
+	sets := map[string]*netipx.IPSet{}
 	for name, b := range builders {
 		if set := buildSet(b); len(set.Ranges()) > 0 {
-			byGroup[name], leftOver[name] = set, !isLive[name]
+			sets[name] = set
 		}
 	}
-	return byGroup, leftOver, buildSet(&unknownBuilder)
+	return sets
 }
 
 // withoutPools returns the addresses of a set that the manager allocates from no group.
