@@ -295,6 +295,7 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*nodesByLBNode
 		all[announcements[i].Spec.LBNodeAgent] = named
 	}
 	var changes []labelChange
+	isLost := r.lostAgents(nodes.Items)
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		label, name := n.Labels[v1.LabelAgent], agents.LBNodeAgentFor(list, n.Labels)
@@ -302,7 +303,7 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*nodesByLBNode
 		selecting.selectedCount++
 		all[name] = selecting
 		all[label] = r.countLabelledNode(all[label], n, announcementsByNode[n.Name])
-		switch agents.LabelActionOf(list, n.Labels, announcementsByNode[n.Name], r.Liveness.SilentFor(n.Name) > lostAfter) {
+		switch agents.LabelActionOf(list, n.Labels, announcementsByNode[n.Name], isLost(n, name, announcementsByNode[n.Name])) {
 		case agents.KeepLabel:
 		case agents.AwaitWithdrawal:
 			labelled := all[label]
@@ -325,6 +326,29 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*nodesByLBNode
 		slices.SortFunc(nodes.silent, func(a, b silentNode) int { return strings.Compare(a.name, b.name) })
 	}
 	return &nodesByLBNodeAgent{byAgent: all, labelChanges: changes}, nil
+}
+
+// lostAgents returns what reports whether the agent of a node that is to run that of LBNodeAgent next, or none, is not to
+// be waited for. It has been silent for long; and it has been told to withdraw what it has, or its node is not Ready.
+// While most agents are silent, that a node is not Ready says little: the API server may be away from all of them.
+func (r *LBNodeAgentReconciler) lostAgents(
+	nodes []corev1.Node,
+) func(n *corev1.Node, next string, announcements []v1.Announcement) bool {
+	isSilent := func(n *corev1.Node) bool { return r.Liveness.SilentFor(n.Name) > lostAfter }
+	labelled, silent := 0, 0
+	for i := range nodes {
+		if n := &nodes[i]; n.Labels[v1.LabelAgent] != "" {
+			if labelled++; isSilent(n) {
+				silent++
+			}
+		}
+	}
+	areMostSilent := silent > 1 && 2*silent > labelled
+	return func(n *corev1.Node, next string, announcements []v1.Announcement) bool {
+		isTold := slices.ContainsFunc(announcements, func(a v1.Announcement) bool { return a.Spec.AgentLeaving })
+		isNotReady := readyOf(n).Status != corev1.ConditionTrue
+		return isSilent(n) && (isTold || next == "" || isNotReady && !areMostSilent)
+	}
 }
 
 // noteAwaited notes of each LBNodeAgent that nodes are to leave which agents these nodes wait for.

@@ -87,9 +87,6 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	if len(result.Unplaced) > 0 {
 		wait = shortestWait(wait, unplacedInterval)
 	}
-	if cluster.awaitsTurn(&inputs) {
-		wait = shortestWait(wait, leavingInterval)
-	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 

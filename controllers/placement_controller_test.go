@@ -655,7 +655,8 @@ func TestNodesLeaveOneAfterAnother(t *testing.T) {
 	g.Expect(announcement(g, "node2").Spec.AgentLeaving).To(BeFalse())
 	running["node1"].pause(false)
 	g.Eventually(func(g Gomega) {
-		if announcement(g, "node1").Spec.AgentLeaving && announcement(g, "node2").Spec.AgentLeaving {
+		// In this order: once node2 is told to leave, node1 is not any more.
+		if announcement(g, "node2").Spec.AgentLeaving && announcement(g, "node1").Spec.AgentLeaving {
 			StopTrying("both nodes are to withdraw what they have").Now()
 		}
 		g.Expect([]string{label("node1")(g), label("node2")(g)}).To(Equal([]string{"two", "two"}))

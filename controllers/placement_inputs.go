@@ -214,17 +214,6 @@ func (c *cluster) staysLBNodeAgent(name string) bool {
 	})
 }
 
-// awaitsTurn reports whether a node is to leave its LBNodeAgent for another one, but not yet: what other nodes
-// report may change that.
-func (c *cluster) awaitsTurn(inputs *placement.Inputs) bool {
-	for i := range c.nodes { // with which inputs.Nodes begins
-		if !inputs.Nodes[i].IsLeaving && agents.IsOfAnother(c.lbNodeAgents, c.nodes[i].Labels) {
-			return true
-		}
-	}
-	return false
-}
-
 // placementNode describes one node, except IsLeaving, which depends on the others.
 func (c *cluster) placementNode(
 	n *corev1.Node, announcements []*v1.Announcement, liveness placement.Liveness, now time.Time,

@@ -34,6 +34,8 @@ type member struct {
 	// kernel is how many addresses the node has, and dead that its agent is not.
 	kernel int
 	dead   bool
+	// notReady is that the kubelet is not, while the agent works.
+	notReady bool
 }
 
 var (
@@ -109,7 +111,7 @@ func (c *cluster) place(name string) {
 		return
 	}
 	leaving := agents.TurnsOf(c.agents, c.members()).Leaving[name]
-	if next := agents.LBNodeAgentFor(c.agents, n.labels); leaving && next != "" && !n.isTold() && !n.dead {
+	if next := agents.LBNodeAgentFor(c.agents, n.labels); leaving && next != "" && !n.isTold() {
 		c.checkTurn(name, next)
 	}
 	if n.announcement == nil {
@@ -134,7 +136,7 @@ func (c *cluster) members() []agents.Member {
 	var members []agents.Member
 	for name, n := range c.nodes {
 		members = append(members, agents.Member{
-			Name: name, Labels: n.labels, IsReady: !n.dead, IsAlive: !n.dead, Announcement: n.announcement,
+			Name: name, Labels: n.labels, IsReady: !n.dead && !n.notReady, IsAlive: !n.dead, Announcement: n.announcement,
 		})
 	}
 	return members
@@ -145,8 +147,11 @@ func (n *member) isTold() bool { return n.announcement != nil && n.announcement.
 
 // checkTurn fails if a node is told to leave for the agent of an LBNodeAgent while another node is on its way to it.
 func (c *cluster) checkTurn(name, next string) {
+	if n := c.nodes[name]; n.dead || n.notReady {
+		c.fail("%s is to leave for %q, and is not Ready", name, next)
+	}
 	for other, n := range c.nodes {
-		if other == name || n.dead || agents.LBNodeAgentFor(c.agents, n.labels) != next {
+		if other == name || n.dead || n.notReady || agents.LBNodeAgentFor(c.agents, n.labels) != next {
 			continue
 		}
 		isThere := n.labels[v1.LabelAgent] == next
@@ -247,7 +252,8 @@ func TestHistories(t *testing.T) {
 			case kind == 0:
 				c.edit()
 			case kind == 1:
-				c.nodes[c.node()].dead = c.rand.IntN(4) == 0
+				n := c.nodes[c.node()]
+				n.dead, n.notReady = c.rand.IntN(4) == 0, c.rand.IntN(4) == 0
 			case kind == 2 && c.rand.IntN(4) == 0:
 				c.nodes[c.node()].announcement = nil // somebody deletes it
 			default:
@@ -255,6 +261,9 @@ func TestHistories(t *testing.T) {
 			}
 		}
 		c.calm = true
+		for _, n := range c.nodes {
+			n.notReady = false
+		}
 		for range 24 {
 			for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
 				for kind := range 4 {

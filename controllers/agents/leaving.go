@@ -20,8 +20,8 @@ type Member struct {
 type Turns struct {
 	// Leaving are the names of the nodes whose agents are to withdraw what they have now.
 	Leaving map[string]bool
-	// Awaited are, by LBNodeAgent, the names of the nodes on which its agent does not work, although
-	// an agent has worked there before; sorted.
+	// Awaited are, by LBNodeAgent to which nodes wait to go while none goes, the nodes for which they wait: those
+	// that are Ready, and whose agent does not renew its Lease, or has yet to report; sorted.
 	Awaited map[string][]string
 }
 
@@ -32,11 +32,12 @@ const leavingShare = 10
 // update: the next one leaves when the agent of the last one's new LBNodeAgent has reported. One more at a time leaves
 // for every leavingShare nodes on which that one works. If it does not start, the other nodes keep what they have.
 //
-// A node that no LBNodeAgent is to apply to leaves at once, and so does one that is not Ready. The latter holds up
-// no other, and neither does a node that no agent has ever run on.
+// A node that no LBNodeAgent is to apply to leaves at once. One that is not Ready waits, and holds up no other, and
+// neither does a node that no agent has ever run on.
 func TurnsOf(all []v1.LBNodeAgent, members []Member) Turns {
 	turns := Turns{Leaving: map[string]bool{}, Awaited: map[string][]string{}}
-	waiting, arrived, told := map[string][]string{}, map[string]int{}, map[string]int{}
+	waiting, awaited := map[string][]string{}, map[string][]string{}
+	arrived, told := map[string]int{}, map[string]int{}
 	for i := range members {
 		m := &members[i]
 		next := LBNodeAgentFor(all, m.Labels)
@@ -45,25 +46,26 @@ func TurnsOf(all []v1.LBNodeAgent, members []Member) Turns {
 		case !isOfAnother && m.hasArrived(next):
 			arrived[next]++
 		case !isOfAnother:
-			turns.Awaited[next] = append(turns.Awaited[next], m.Name)
-		case next == "" || !m.IsReady:
+			awaited[next] = append(awaited[next], m.Name)
+		case next == "", m.isTold() && !m.IsReady:
 			turns.Leaving[m.Name] = true
 		case m.isTold():
 			turns.Leaving[m.Name] = true
 			told[next]++
-		default:
+		case m.IsReady:
 			waiting[next] = append(waiting[next], m.Name)
 		}
 	}
 	for next, names := range waiting {
 		slices.Sort(names)
-		room := 1 + arrived[next]/leavingShare - told[next] - len(turns.Awaited[next])
+		room := 1 + arrived[next]/leavingShare - told[next] - len(awaited[next])
+		if room <= 0 && told[next] == 0 {
+			slices.Sort(awaited[next])
+			turns.Awaited[next] = awaited[next]
+		}
 		for _, name := range names[:min(max(room, 0), len(names))] {
 			turns.Leaving[name] = true
 		}
-	}
-	for _, names := range turns.Awaited {
-		slices.Sort(names)
 	}
 	return turns
 }

@@ -145,12 +145,15 @@ func TestTurnsOf(t *testing.T) {
 		{"the new agent works", going, []string{"n1: b", "n2: a", "n3: a"}, "n2"},
 		{"a node without an agent is new", going, []string{"n1: ", "n2: a"}, "n2"},
 		{"the new agent's node is not Ready", going, []string{"n1: b unready", "n2: a", "n3: a"}, "n2"},
-		{"nodes that are not Ready go at once", going, []string{"n1: a", "n2: a unready", "n3: a unready"}, "n1 n2 n3"},
+		{"nodes that are not Ready stay, and hold nobody up", going, []string{"n1: a unready", "n2: a unready", "n3: a"}, "n3"},
+		{"no node is Ready", going, []string{"n1: a unready", "n2: a unready"}, ""},
 		{"one that is told and not Ready holds nobody up", going, []string{"n1: a", "n2: a told unready"}, "n1 n2"},
 		{"deleted, and another takes over", deleted, []string{"n1: a", "n2: a"}, "n1"},
 		{"deleted, and no other takes over", alone, []string{"n1: a", "n2: a"}, "n1 n2"},
 		{"one in nine is missing", going, append(hold(9), "n0: b silent", "n1: a"), "/ n0"},
-		{"one in ten is missing", going, append(hold(10), "n0: b silent", "n1: a", "n2: a"), "n1 / n0"},
+		{"one in ten is missing", going, append(hold(10), "n0: b silent", "n1: a", "n2: a"), "n1"},
+		{"one is missing, and nobody waits", going, []string{"n0: b silent", "n1: b"}, ""},
+		{"one is missing, and one is on its way", going, []string{"n0: b silent", "n1: a told", "n2: a"}, "n1"},
 		{"two at a time", going, append(hold(10), "n1: a", "n2: a", "n3: a"), "n1 n2"},
 	} {
 		var members []agents.Member

@@ -136,7 +136,7 @@ func decideRules(in *Inputs) rules {
 	}
 	r.addServiceCommunities(&out)
 	out.withheld = textlimit.Texts(boundRanges(buildSet(&withheld).Ranges(), v1.MaxWithheldRanges))
-	out.unknownGroupsProblem = describeUnknown(unknown)
+	out.unknownGroupsProblem = describeUnknown(r.ofServices(unknown))
 	out.isProvisional = in.AreAgentsBehind &&
 		(len(r.storedGroups) > 0 || len(r.withheld.Ranges()) > 0 || len(out.serviceCommunities) > 0)
 	return out
@@ -218,6 +218,17 @@ func (r *rulesBuilder) addressesOutsidePools() (
 		}
 	}
 	return buildNonEmptySets(builders), isLive, buildSet(&unknownBuilder)
+}
+
+// ofServices returns the addresses of a set that Services have.
+func (r *rulesBuilder) ofServices(set *netipx.IPSet) *netipx.IPSet {
+	b := netipx.IPSetBuilder{}
+	for addr, a := range r.VirtualAddresses {
+		if a.HasService && set.Contains(addr) {
+			b.Add(addr)
+		}
+	}
+	return buildSet(&b)
 }
 
 // buildNonEmptySets returns the sets that have addresses.

@@ -257,6 +257,12 @@ func TestLeftOverGroup(t *testing.T) {
 	if got := advertised(spec, "198.51.100.1", "203.0.63.7"); !slices.Equal(got, []string{"203.0.63.7"}) {
 		t.Errorf("advertised %v", got)
 	}
+	again := in
+	again.Routings = map[string]*v1.NodeRouting{"n1": {Spec: spec}}
+	result = routing.Render(again)
+	if got := advertised(result.Specs["n1"], "198.51.100.1"); len(got) > 0 || result.UnknownGroupsProblem != "" {
+		t.Errorf("once more: advertised %v, %s", got, result.UnknownGroupsProblem)
+	}
 	// With room, it keeps its rule.
 	in.Groups = in.Groups[1:]
 	result = routing.Render(in)

@@ -102,6 +102,7 @@ func planNode(c *Cluster, node, change string, apply func(*placement.Inputs, *pl
 func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
 	was, _ := placement.Predict(before)
 	moves := map[netip.Addr]placement.Move{}
+	hasGap := map[netip.Addr]bool{} // by address: no node has it in some step
 	var is placement.Result
 	var after placement.Inputs
 	for i := range steps {
@@ -111,6 +112,9 @@ func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
 		after = steps[i]
 		maps.Copy(moves, placement.Place(after).Moves)
 		is, _ = placement.Predict(after)
+		for _, a := range after.Addresses {
+			hasGap[a.Addr] = hasGap[a.Addr] || len(is.NodesOf(&after, a.Addr)) == 0
+		}
 	}
 	isAlive := map[string]bool{}
 	for i := range after.Nodes {
@@ -123,11 +127,15 @@ func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
 		a := &addresses[i]
 		from := was.NodesOf(&before, a.Addr)
 		to := slices.DeleteFunc(is.NodesOf(&after, a.Addr), func(node string) bool { return !isAlive[node] })
-		if slices.Equal(from, to) {
+		hasOutage := hasGap[a.Addr] && len(from) > 0 && len(to) > 0
+		if slices.Equal(from, to) && !hasOutage {
 			continue
 		}
 		move := PlannedMove{
 			Address: a.Addr.String(), Services: a.Services, From: from, To: to, How: howMoved(from, to, moves[a.Addr].Kind),
+		}
+		if hasOutage {
+			move.How = string(placement.Failover)
 		}
 		if move.How == howUnplaced {
 			move.Reason = cmp.Or(
@@ -282,6 +290,7 @@ func overlaid(below, above map[string]string) map[string]string {
 // Nodes that would wait for agents which do not work now get theirs at the end, all at once.
 func rollOut(ctx context.Context, o *Objects, namespace string) ([]placement.Inputs, *Cluster, error) {
 	var steps []placement.Inputs
+	relabelled := map[string]bool{} // each once: a selector of the label itself would change it for ever
 	for {
 		c, err := NewCluster(ctx, o, namespace)
 		if err != nil {
@@ -290,8 +299,8 @@ func rollOut(ctx context.Context, o *Objects, namespace string) ([]placement.Inp
 		steps = append(steps, c.PlacementInputs)
 		leaving := map[string]bool{}
 		for i := range c.PlacementInputs.Nodes {
-			if n := &c.PlacementInputs.Nodes[i]; n.IsLeaving && !n.IsDeleted {
-				leaving[n.Name] = true
+			if n := &c.PlacementInputs.Nodes[i]; n.IsLeaving && !n.IsDeleted && !relabelled[n.Name] {
+				leaving[n.Name], relabelled[n.Name] = true, true
 			}
 		}
 		if len(leaving) == 0 {

@@ -373,8 +373,8 @@ func TestPlanApplyExternal(t *testing.T) {
 	}
 }
 
-// An LBNodeAgent that takes over all nodes has them hand over what they have one after another, and no address is
-// without a node meanwhile or at the end.
+// An LBNodeAgent that takes over all nodes has them hand over what they have one after another: no address is
+// without a node meanwhile or at the end, unless one node alone may have it.
 func TestPlanOfNewLBNodeAgent(t *testing.T) {
 	const file = `
 apiVersion: purelb.io/v1
@@ -392,6 +392,13 @@ spec: {nodeSelector: {kubernetes.io/os: linux}}
 			t.Errorf("%s: %v to %v: %s %s", m.Address, m.From, m.To, m.How, m.Reason)
 		}
 	}
+	alone := must(PlanApply(t.Context(), clusterOf(t, expire("node2"), expire("node3")), filesOf(t, file)))(t)
+	if !strings.Contains(alone.Summary, "moved after an outage") {
+		t.Errorf("one node alone: %s: %v", alone.Summary, alone.Moves)
+	}
+	// A selector of the label that PureLB sets itself would change it for ever.
+	loop := strings.Replace(file, "kubernetes.io/os: linux", "purelb.io/agent: default", 1)
+	must(PlanApply(t.Context(), c, filesOf(t, loop)))(t)
 	// Each step takes one node of those that are alive.
 	changed := *c.Objects
 	changed.LBNodeAgents = append(slices.Clone(changed.LBNodeAgents), v1.LBNodeAgent{
