@@ -302,8 +302,9 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*nodesByLBNode
 		selecting := all[name]
 		selecting.selectedCount++
 		all[name] = selecting
-		all[label] = r.countLabelledNode(all[label], n, announcementsByNode[n.Name])
-		switch agents.LabelActionOf(list, n.Labels, announcementsByNode[n.Name], isLost(n, name, announcementsByNode[n.Name])) {
+		announced := announcementsByNode[n.Name]
+		all[label] = r.countLabelledNode(all[label], n, announced)
+		switch agents.LabelActionOf(list, n.Labels, announced, isLost(n, name, announced)) {
 		case agents.KeepLabel:
 		case agents.AwaitWithdrawal:
 			labelled := all[label]
@@ -328,9 +329,10 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*nodesByLBNode
 	return &nodesByLBNodeAgent{byAgent: all, labelChanges: changes}, nil
 }
 
-// lostAgents returns what reports whether the agent of a node that is to run that of LBNodeAgent next, or none, is not to
-// be waited for. It has been silent for long; and it has been told to withdraw what it has, or its node is not Ready.
-// While most agents are silent, that a node is not Ready says little: the API server may be away from all of them.
+// lostAgents returns what reports whether the agent of a node that is to run that of LBNodeAgent next, or none, is not
+// to be waited for. It has been silent for long; and it has been told to withdraw what it has, or its node is not
+// Ready. While most agents are silent, that a node is not Ready says little: the API server may be away from all of
+// them.
 func (r *LBNodeAgentReconciler) lostAgents(
 	nodes []corev1.Node,
 ) func(n *corev1.Node, next string, announcements []v1.Announcement) bool {

@@ -178,6 +178,20 @@ func (w *routingWorld) group(name, pool string, rules *v1.ServiceGroupBGP) *v1.S
 	return sg
 }
 
+// service makes a Service of policy Local with an address, and what its record says of the address.
+func (w *routingWorld) service(address, record string) {
+	w.Helper()
+	w.create(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "s" + strings.ReplaceAll(address, ".", "-")},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+		},
+		Status: corev1.ServiceStatus{Conditions: []metav1.Condition{
+			{Type: v1.ConditionAllocationRecord, Status: metav1.ConditionTrue, Message: address + " " + record + " key="},
+		}},
+	})
+}
+
 // common makes a CommonAnnouncement with an address of a group, and an Announcement of n1 that includes it.
 func (w *routingWorld) common(address, group string) {
 	w.Helper()
@@ -237,10 +251,11 @@ func TestRoutingKeepsRules(t *testing.T) {
 	}
 }
 
-// TestRoutingWithholds has the first BGPPeer when a group is gone already.
+// TestRoutingWithholds has the first BGPPeer when a group is gone already, and a Service still has an address of it.
 func TestRoutingWithholds(t *testing.T) {
 	w := newRoutingWorld(t, 1)
 	w.common("203.0.113.9", "internal")
+	w.service("203.0.113.9", "group=internal type=remote")
 	w.peer("p", anyPeer)
 	w.reconcile()
 	if got := w.routing("n1").Spec.Withheld; !slices.Equal(got, []string{"203.0.113.9-203.0.113.9"}) {
@@ -344,15 +359,7 @@ func TestRoutingHostRoutes(t *testing.T) {
 		"203.0.113.1": "group=shared type=remote", "203.0.113.17": "group=single type=remote",
 		"203.0.113.33": "group=local type=local",
 	} {
-		w.create(&corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "s" + strings.ReplaceAll(address, ".", "-")},
-			Spec: corev1.ServiceSpec{
-				Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
-			},
-			Status: corev1.ServiceStatus{Conditions: []metav1.Condition{
-				{Type: v1.ConditionAllocationRecord, Status: metav1.ConditionTrue, Message: address + " " + record + " key="},
-			}},
-		})
+		w.service(address, record)
 	}
 	w.peer("p", anyPeer)
 	hosts := func() string {
