@@ -6,10 +6,12 @@ import (
 )
 
 // savedFields are what a tenant's address had before a Service got it, as far as the record has no room
-// for it meanwhile: the description, if it does not fit behind the mark, and the DNS name, if
+// for it meanwhile: the status, the description, if it does not fit behind the mark, and the DNS name, if
 // the Service's has taken its place. They stand in a line of the record's comments, and are put
-// back when the address is reserved again.
+// back when the address is reserved again. A record with a status in that line is the tenant's, and is not
+// deleted, even if the group that releases the address takes its addresses from prefixes by then.
 type savedFields struct {
+	Status      string `json:"status,omitempty"`
 	Description string `json:"description,omitempty"`
 	DNSName     string `json:"dnsName,omitempty"`
 }
@@ -58,7 +60,7 @@ func (a *ipAddress) descriptionAndComments(mark string, setsName bool) (descript
 	original := a.originalDescription()
 	description, isWhole := withDescription(mark, original)
 	k, comments := a.savedFields()
-	k.Description = ""
+	k.Status, k.Description = statusReserved, ""
 	if !isWhole {
 		k.Description = original
 	}

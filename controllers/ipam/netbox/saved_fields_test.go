@@ -91,6 +91,39 @@ func TestReservedKeepsFields(t *testing.T) {
 	}
 }
 
+// A group with addresses of a tenant is deleted, and made again with a prefix, while a Service has one of them. When
+// the Service goes, the tenant's address is reserved again, and not deleted.
+func TestReservedOfChangedGroup(t *testing.T) {
+	forEachNetBox(t, func(w *world) {
+		ofTenant, _ := tenantFixture(w)
+		before := w.recordAt(w.addr(5))
+		a := w.allocate(w.connect(ofTenant, ipamtest.Installation), request("web"))
+		if want := w.addr(5); a != want {
+			w.Fatalf("got %s, want %s", a, want)
+		}
+		ofPrefix, _ := prefixFixture(w)
+		s := w.connect(ofPrefix, ipamtest.Installation)
+		if err := s.Release(w.Context(), a); err != nil {
+			w.Fatal(err)
+		}
+		got := w.recordAt(a)
+		for _, field := range []string{"id", "description", "comments", "dns_name", "status.value", "tenant.slug"} {
+			if at(got, field) != at(before, field) {
+				w.Errorf("%s: got %v, want %v", field, at(got, field), at(before, field))
+			}
+		}
+		b := w.allocate(s, request("mail")) // what the prefix gave is deleted
+		if err := s.Release(w.Context(), b); err != nil {
+			w.Fatal(err)
+		}
+		for _, record := range w.list(addresses) {
+			if strings.HasPrefix(fmt.Sprint(record["address"]), b.String()+"/") {
+				w.Errorf("released, and still there: %v", record)
+			}
+		}
+	})
+}
+
 // The mark of a Service with a long name leaves little room, or none, for the description that an
 // address had. It can be read all the same, and the description comes back.
 func TestReservedWithoutRoom(t *testing.T) {

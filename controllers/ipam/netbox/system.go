@@ -249,15 +249,15 @@ func (s *System) releaseRecordOf(ctx context.Context, owner string, id int64) er
 	if err != nil || !o.isRecordOfOwner(owner) {
 		return err
 	}
-	if !s.config.IsByTenant() {
+	k, comments := o.savedFields()
+	if !s.config.IsByTenant() && k.Status == "" {
 		return s.delete(ctx, id, got.etag)
 	}
 	fields := map[string]any{"description": o.originalDescription()}
-	k, comments := o.savedFields()
 	if comments != o.Comments {
 		fields["comments"] = comments
 	}
-	if s.hasAddress(&o) {
+	if !s.config.IsByTenant() || s.hasAddress(&o) {
 		fields["status"] = statusReserved
 		if s.config.DNSName != "" || k.DNSName != "" {
 			fields["dns_name"] = k.DNSName
