@@ -37,7 +37,7 @@ func untilRoutesWithdrawn(routing *v1.NodeRouting, now time.Time) time.Duration 
 	case routing.Status.Drained && routing.Status.ObservedGeneration >= routing.Generation:
 		return 0
 	}
-	return max(routing.Spec.DrainSince.Add(drainTimeout).Sub(now), 0)
+	return min(max(routing.Spec.DrainSince.Add(drainTimeout).Sub(now), 0), drainTimeout) // clocks differ
 }
 
 // markDrainingCordoned has the routes of those cordoned nodes withdrawn of which no address is without a route then.

@@ -15,13 +15,14 @@ import (
 // TestUntilRoutesWithdrawn says for how long an excluded node keeps its Virtual addresses.
 func TestUntilRoutesWithdrawn(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	const unset = -time.Second
 	routing := func(peers int, drains time.Duration, isDrained bool, generation, observed int64) *v1.NodeRouting {
 		r := &v1.NodeRouting{
 			Spec:   v1.NodeRoutingSpec{Peers: make([]v1.RoutingPeer, peers)},
 			Status: v1.NodeRoutingStatus{Drained: isDrained, ObservedGeneration: observed},
 		}
 		r.Generation = generation
-		if drains >= 0 {
+		if drains != unset {
 			r.Spec.DrainSince = &metav1.Time{Time: now.Add(-drains)}
 		}
 		return r
@@ -33,7 +34,8 @@ func TestUntilRoutesWithdrawn(t *testing.T) {
 	}{
 		{"no speaker", nil, 0},
 		{"no neighbour", routing(0, time.Second, false, 1, 1), 0},
-		{"about to drain", routing(1, -1, false, 1, 1), 30 * time.Second},
+		{"about to drain", routing(1, unset, false, 1, 1), 30 * time.Second},
+		{"drains since a moment to come", routing(1, -time.Hour, false, 1, 1), 30 * time.Second},
 		{"drains", routing(1, 8*time.Second, false, 2, 2), 22 * time.Second},
 		{"has drained", routing(1, 8*time.Second, true, 2, 2), 0},
 		{"had drained the time before", routing(1, time.Second, true, 4, 3), 29 * time.Second},

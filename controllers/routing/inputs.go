@@ -85,12 +85,14 @@ func (in *Inputs) storedPeers(node, peer string) []storedPeer {
 	return peers
 }
 
-// drainSince returns since when a node drains: as its NodeRouting says already, or now.
+// drainSince returns since when a node drains: as its NodeRouting says already, or now. What a manager whose clock
+// was ahead has written would let the drain take for as long as that: it begins now.
 func (in *Inputs) drainSince(n *Node) *metav1.Time {
 	if !n.IsDraining {
 		return nil
 	}
-	if stored := in.Routings[n.Name]; stored != nil && stored.Spec.DrainSince != nil {
+	if stored := in.Routings[n.Name]; stored != nil && stored.Spec.DrainSince != nil &&
+		!stored.Spec.DrainSince.After(in.Now) {
 		return stored.Spec.DrainSince
 	}
 	return &metav1.Time{Time: in.Now.Truncate(time.Second)}

@@ -494,6 +494,10 @@ func TestDrain(t *testing.T) {
 	if again := routing.Render(in).Specs["n1"]; !again.DrainSince.Equal(first.DrainSince) {
 		t.Errorf("the drain began anew at %v", again.DrainSince)
 	}
+	in.Now = began.Add(-time.Hour) // of a manager whose clock is right, after one whose clock was ahead
+	if anew := routing.Render(in).Specs["n1"]; !anew.DrainSince.Time.Equal(in.Now) {
+		t.Errorf("drains since %v, in an hour", anew.DrainSince)
+	}
 	in.Nodes[0].IsDraining = false
 	if back := routing.Render(in).Specs["n1"]; back.DrainSince != nil {
 		t.Errorf("still drains since %v", back.DrainSince)
