@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
@@ -602,6 +603,12 @@ func TestLiveness(t *testing.T) {
 	}
 	if got := newestRenewal(renewed); !got.Equal(time.Unix(9, 0)) {
 		t.Errorf("the newest renewal was at %v", got)
+	}
+	manager := coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: controllers.LeaderLease}, Spec: coordinationv1.LeaseSpec{RenewTime: at(8)},
+	}
+	if got := newestRenewal(append(renewed, manager)); !got.Equal(time.Unix(8, 0)) {
+		t.Errorf("beside an agent whose clock is ahead, the manager's renewal was at %v", got)
 	}
 }
 

@@ -73,12 +73,17 @@ func (o *Objects) leaseDurationOf(node string, lease *coordinationv1.Lease) time
 	return min(limit, time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second)
 }
 
-// newestRenewal is when the last of all Leases was renewed: the leading manager renews its own
-// twice a second, so this is about the time of the cluster, whatever clock the user's machine has.
+// newestRenewal is when the leading manager renewed its Lease, which it does twice a second: about the time by
+// which the manager writes, whatever clock the user's machine has. Without a leader it is when the last of all
+// Leases was renewed.
 func newestRenewal(leases []coordinationv1.Lease) time.Time {
 	var newest time.Time
 	for i := range leases {
-		if t := leases[i].Spec.RenewTime; t != nil && t.After(newest) {
+		switch t := leases[i].Spec.RenewTime; {
+		case t == nil:
+		case leases[i].Name == controllers.LeaderLease:
+			return t.Time
+		case t.After(newest):
 			newest = t.Time
 		}
 	}
