@@ -71,6 +71,10 @@ func agentRows() []agentRow {
 			"no node can have this label: name part "+label+
 				`(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is `+
 				`'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`)},
+		{"the manager's own label", rack, "nodeSelector: {purelb.io/agent: default}", refusedAt(
+			"spec.nodeSelector", "purelb.io/agent",
+			"the manager gives nodes this label, by the nodeSelectors of LBNodeAgents: select other labels",
+		)},
 		{"a value that cannot be", rack, "nodeSelector: {rack: 'a,b'}", refusedAt("spec.nodeSelector[rack]", "a,b",
 			"no node can have this value: a valid label must be an empty string or consist of alphanumeric characters, '-', "+
 				"'_' or '.', and must start and end with an alphanumeric character "+

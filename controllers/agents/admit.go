@@ -56,6 +56,10 @@ func Validate(a *v1.LBNodeAgent) field.ErrorList {
 func validateSelector(selector map[string]string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		if key == v1.LabelAgent {
+			errs = append(errs, field.Invalid(path, key,
+				"the manager gives nodes this label, by the nodeSelectors of LBNodeAgents: select other labels"))
+		}
 		for _, reason := range validation.IsQualifiedName(key) {
 			errs = append(errs, field.Invalid(path, key, "no node can have this label: "+reason))
 		}

@@ -46,6 +46,11 @@ func TestAssign(t *testing.T) {
 		},
 		{"Linux", []v1.LBNodeAgent{named("a", nil)}, map[string]string{corev1.LabelOSStable: "linux"}, "a"},
 		{"Windows", []v1.LBNodeAgent{named("a", nil)}, map[string]string{corev1.LabelOSStable: "windows"}, ""},
+		{
+			"one that selects what was decided does not count",
+			[]v1.LBNodeAgent{named("a", map[string]string{v1.LabelAgent: "b"}), named("b", nil)},
+			map[string]string{v1.LabelAgent: "b"}, "b",
+		},
 		{"one that goes does not count", []v1.LBNodeAgent{going, named("b", nil)}, rack, "b"},
 	} {
 		if got := agents.LBNodeAgentFor(row.all, row.node); got != row.want {

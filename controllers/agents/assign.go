@@ -12,7 +12,8 @@ import (
 // LBNodeAgentFor returns the name of the LBNodeAgent whose agent is to run on a node
 // with the given labels, or "" for none. Of several that select the node, one
 // with a selector beats one without, then the first by name wins.
-// LBNodeAgents that are being deleted do not count. Agents run on Linux alone.
+// LBNodeAgents that are being deleted do not count, nor do those that select the label by which nodes are told which
+// agent to run: it says what was decided before. Agents run on Linux alone.
 func LBNodeAgentFor(all []v1.LBNodeAgent, nodeLabels map[string]string) string {
 	if system, isKnown := nodeLabels[corev1.LabelOSStable]; isKnown && system != linux {
 		return ""
@@ -20,7 +21,9 @@ func LBNodeAgentFor(all []v1.LBNodeAgent, nodeLabels map[string]string) string {
 	var best *v1.LBNodeAgent
 	for i := range all {
 		a := &all[i]
-		if !a.DeletionTimestamp.IsZero() || !labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(nodeLabels)) {
+		_, isCircular := a.Spec.NodeSelector[v1.LabelAgent]
+		selects := labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(nodeLabels))
+		if isCircular || !a.DeletionTimestamp.IsZero() || !selects {
 			continue
 		}
 		if best == nil || comesBefore(a, best) {

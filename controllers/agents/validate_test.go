@@ -51,6 +51,10 @@ func TestValidate(t *testing.T) {
 			[]string{"spec.nodeSelector"},
 		},
 		{
+			"the label that says which agent a node runs",
+			v1.LBNodeAgentSpec{NodeSelector: map[string]string{v1.LabelAgent: "a"}}, []string{"spec.nodeSelector"},
+		},
+		{
 			"a value that no node can have", v1.LBNodeAgentSpec{NodeSelector: map[string]string{"a": "b c"}},
 			[]string{"spec.nodeSelector[a]"},
 		},
