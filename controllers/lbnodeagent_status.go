@@ -118,6 +118,7 @@ func lbNodeAgentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentN
 		if status.DesiredNodes == 0 {
 			ready.Message = "no node is selected"
 		}
+		ready.Message += describeTainted(agent, nodes.labelledCount-status.DesiredNodes)
 	case len(nodes.silent) > 0:
 		if ds.Status.NumberReady == status.DesiredNodes {
 			ready.Reason = v1.ReasonDegraded
@@ -131,6 +132,14 @@ func lbNodeAgentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentN
 	}
 	setWhileTrue(&status.Conditions, agent.Generation, v1.ConditionInterfaceNotFound, v1.ReasonInterfaceNotFound, notFound)
 	return status
+}
+
+// describeTainted says how many selected nodes run no agent, if there are any: only taints keep it out.
+func describeTainted(agent *v1.LBNodeAgent, without int32) string {
+	if without <= 0 || len(agent.Spec.Tolerations) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; selected nodes with taints that spec.tolerations does not tolerate: %d", without)
 }
 
 // describeWithoutInterface says on which nodes an LBNodeAgent selects no interface.

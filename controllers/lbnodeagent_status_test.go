@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -60,7 +61,7 @@ func TestAgentStatus(t *testing.T) {
 		// A taint that the pods do not tolerate keeps the agent off one of four nodes.
 		"a node without an agent": {
 			3, 3, agentNodes{selectedCount: 4, labelledCount: 4, silent: silent("d")}, false,
-			"3 True Accepted 3 of 3 agents are ready",
+			"3 True Accepted 3 of 3 agents are ready; selected nodes with taints that spec.tolerations does not tolerate: 1",
 		},
 		"being replaced": {
 			3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("a")}, true,
@@ -90,7 +91,8 @@ func TestAgentStatus(t *testing.T) {
 			if test.isOld {
 				ds.Status.UpdatedNumberScheduled = 0
 			}
-			status := lbNodeAgentStatus(&v1.LBNodeAgent{}, ds, test.nodes)
+			tolerant := &v1.LBNodeAgent{Spec: v1.LBNodeAgentSpec{Tolerations: []corev1.Toleration{{Key: "gpu"}}}}
+			status := lbNodeAgentStatus(tolerant, ds, test.nodes)
 			c := status.Conditions[0]
 			if status.Nodes != fmt.Sprintf("%d/%d", status.ReadyNodes, test.desired) {
 				t.Errorf("the table shows %q", status.Nodes)
