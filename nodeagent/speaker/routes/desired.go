@@ -161,17 +161,33 @@ func (in *Inputs) resolvePeer(p purelbv1.RoutingPeer) (Peer, string) {
 	}
 	// A neighbour with an IPv6 link-local address is reached from that of its interface.
 	if p.SourceInterface != "" && (peer.Neighbour.Is4() || !peer.Neighbour.IsLinkLocalUnicast()) {
-		addresses, err := in.AddressesOn(p.SourceInterface)
+		source, err := in.sourceOf(&peer)
 		if err != nil {
 			return peer, err.Error()
 		}
-		source, err := sourceOn(addresses, p.SourceInterface, peer.Neighbour)
-		if err != nil {
-			return peer, err.Error()
-		}
-		peer.SourceAddress = source.String()
+		peer.SourceAddress = source
 	}
 	return peer, ""
+}
+
+// sourceOf returns the address of a neighbour's source interface from which the node reaches the neighbour. While the
+// interface has none, or is not there, as while a network daemon sets it up anew, a session that there is keeps the
+// address that it was opened from: it ends only if the address stays away.
+func (in *Inputs) sourceOf(peer *Peer) (string, error) {
+	addresses, err := in.AddressesOn(peer.SourceInterface)
+	if err != nil {
+		return "", err
+	}
+	source, err := sourceOn(addresses, peer.SourceInterface, peer.Neighbour)
+	if err == nil {
+		return source.String(), nil
+	}
+	for i := range in.Held {
+		if h := &in.Held[i]; h.Neighbour == peer.Neighbour && h.SourceInterface == peer.SourceInterface {
+			return h.SourceAddress, nil
+		}
+	}
+	return "", err
 }
 
 // passwordOf returns the password in a neighbour's file. While that is not there, as the kubelet brings it later than

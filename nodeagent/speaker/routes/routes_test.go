@@ -377,6 +377,45 @@ func TestSourceInterface(t *testing.T) {
 	}
 }
 
+// TestSourceIsAway has a source interface without an address: a session that there is keeps the address that it was
+// opened from, and the others wait.
+func TestSourceIsAway(t *testing.T) {
+	held := func(neighbour netip.Addr, iface string) []routes.Peer {
+		return []routes.Peer{{
+			Neighbour: neighbour, RoutingPeer: purelbv1.RoutingPeer{SourceInterface: iface, SourceAddress: "10.9.9.7"},
+		}}
+	}
+	for _, row := range []struct {
+		name      string
+		addresses []plan.Address
+		held      []routes.Peer
+		want      string
+	}{
+		{"no session", nil, nil, "waits"},
+		{"a session", nil, held(first, "eth0"), "10.9.9.7"},
+		{"another session", nil, held(second, "eth0"), "waits"},
+		{"a session from another interface", nil, held(first, "lo"), "waits"},
+		{
+			"a session, and another address", []plan.Address{{Interface: "eth0", Prefix: prefix("10.9.9.8/24")}},
+			held(first, "eth0"), "10.9.9.8",
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			in := inputs()
+			in.Spec.Peers = []purelbv1.RoutingPeer{{Name: "p", Address: first.String(), SourceInterface: "eth0"}}
+			in.Held = row.held
+			in.AddressesOn = func(string) ([]plan.Address, error) { return row.addresses, nil }
+			d, got := routes.Decide(in), "waits"
+			if len(d.Peers) == 1 && len(d.Waiting) == 0 {
+				got = d.Peers[0].SourceAddress
+			}
+			if got != row.want {
+				t.Errorf("the source is %q, not %q", got, row.want)
+			}
+		})
+	}
+}
+
 func TestDifference(t *testing.T) {
 	a, b := routes.Path{Prefix: prefix("198.51.100.1/32")}, routes.Path{Prefix: prefix("198.51.100.2/32")}
 	changed := a
