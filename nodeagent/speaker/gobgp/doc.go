@@ -13,6 +13,8 @@
 //   - Its BFD binds a session to the first discriminator that it hears, does not look at the TTL, and takes a
 //     session that has never been up for one that failed: package bfd is there instead.
 //   - It says why it cannot connect in its debug log only: logHandler takes it from there.
+//   - It looks up the link-local address of an interface once, as it is given a neighbour there, and goes on to connect
+//     from that: noteConnectError has it given the neighbour anew when the node does not have the address any more.
 //
 // What ends a session, and what is then its lastError in the status of the NodeRouting, whence it gets into
 // the event SessionDown and kubectl purelb explain:

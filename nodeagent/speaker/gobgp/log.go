@@ -88,6 +88,9 @@ func explainRecord(message string, values map[string]string) string {
 const errorOfRefusal = "the neighbour refuses the session: it expects the node in another autonomous system (compare " +
 	"myASN with the router), or does not allow it"
 
+// errorOfNoSource is the error of a neighbour to which the node would connect from an address that it does not have.
+const errorOfNoSource = "the node does not have the source address"
+
 // explainConnect says in words why a connection could not be opened.
 func explainConnect(failure string) string {
 	switch {
@@ -100,7 +103,7 @@ func explainConnect(failure string) string {
 	case strings.Contains(failure, "network is unreachable"):
 		return "the node has no route to the neighbour"
 	case strings.Contains(failure, "cannot assign requested address"):
-		return "the node does not have the source address"
+		return errorOfNoSource
 	case strings.Contains(failure, "connection reset"):
 		return "the neighbour resets the connection: it does not know this node, or another session with this address exists"
 	}

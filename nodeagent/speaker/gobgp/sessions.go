@@ -290,7 +290,9 @@ func (s *Server) forget(addr netip.Addr) {
 	delete(s.sessions, addr)
 }
 
-// noteConnectError takes why the library could not connect to a neighbour, unless that was removed meanwhile.
+// noteConnectError takes why the library could not connect to a neighbour, unless that was removed meanwhile. The
+// library has to be given a link-local neighbour anew if the node does not have the source address: it looks up the
+// interface's link-local address only then, and the interface may have another one since, as when it was made anew.
 func (s *Server) noteConnectError(addr netip.Addr, why string) {
 	s.mu.Lock()
 	e := s.sessions[addr]
@@ -298,8 +300,12 @@ func (s *Server) noteConnectError(addr netip.Addr, why string) {
 	if differs {
 		e.lastError = why
 	}
+	needsRedial := e != nil && addr.Zone() != "" && why == errorOfNoSource
+	if needsRedial {
+		e.redial.callAt = time.Now()
+	}
 	s.mu.Unlock()
-	if differs {
+	if differs || needsRedial {
 		s.changed()
 	}
 }
