@@ -23,8 +23,9 @@
 //     errorOfOwnAS, errorOfStalled. These, the one before and the next one note their reason by endSession before the
 //     library ends the session.
 //   - boundRefreshes (refreshes.go), as the neighbour asks for all routes faster than it reads them: errorOfRefreshes.
-//   - The library, as the neighbour ended it, its hold time passed, or the connection broke: what
-//     explainDisconnect makes of the library's reason, in onPeerUpdate (sessions.go).
+//   - The library, as its hold time passed: errorOfSilence, which noteSilence (sessions.go) notes by the library's log.
+//   - The library, as the neighbour ended it, or the connection broke: what explainDisconnect makes of the
+//     library's reason, in onPeerUpdate (sessions.go).
 //   - The library, as the neighbour sent too many routes: onPeerUpdate says of how many.
 //   - Apply (server.go), as the neighbour is not wanted any more, or has settings that need a new session: none, since
 //     the edit of the BGPPeer is the cause, and what was known of the session is forgotten.

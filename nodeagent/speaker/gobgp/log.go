@@ -10,7 +10,7 @@ import (
 )
 
 // logHandler takes the log of the library. It passes on warnings and errors, as what is shown
-// with --log-level=debug only, and notes why the library cannot connect.
+// with --log-level=debug only, and notes why the library cannot connect, and that a hold time is over.
 type logHandler struct {
 	server *Server
 	// key is the neighbour that the logger is about, if it is about one.
@@ -52,6 +52,9 @@ func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 		return true
 	})
 	if addr, err := netip.ParseAddr(key); err == nil {
+		if record.Message == "hold timer expired" {
+			h.server.noteSilence(addr)
+		}
 		if why := explainRecord(record.Message, values); why != "" {
 			h.server.noteConnectError(addr, why)
 		}

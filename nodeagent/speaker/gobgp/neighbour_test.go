@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -617,6 +618,71 @@ func TestFaultStalledNeighbour(t *testing.T) {
 	}
 }
 
+// startSilentRouter starts a router that supports graceful restart, and says nothing more once a session is up. It
+// returns the port.
+func startSilentRouter(t *testing.T) (port int32) {
+	t.Helper()
+	listener, err := net.Listen("tcp4", routerAddress+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	const holdSeconds, restartSeconds = 3, 60
+	tuple := bgp.NewCapGracefulRestartTuple(bgp.RF_IPv4_UC, false)
+	open, err := bgp.NewBGPOpenMessage(routerASN, holdSeconds, netip.MustParseAddr("192.0.2.1"),
+		[]bgp.OptionParameterInterface{
+			bgp.NewOptionParameterCapability([]bgp.ParameterCapabilityInterface{
+				bgp.NewCapMultiProtocol(bgp.RF_IPv4_UC),
+				bgp.NewCapGracefulRestart(false, false, restartSeconds, []*bgp.CapGracefulRestartTuple{tuple}),
+			}),
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var greeting []byte
+	for _, m := range []*bgp.BGPMessage{open, bgp.NewBGPKeepAliveMessage()} {
+		message, err := m.Serialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		greeting = append(greeting, message...)
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				if _, err := conn.Write(greeting); err == nil {
+					_, _ = io.Copy(io.Discard, conn) // until the node ends the session
+				}
+			}()
+		}
+	}()
+	return int32(listener.Addr().(*net.TCPAddr).Port)
+}
+
+// TestSilenceSaysWhy has a router that is silent for the hold time: the session says so, also with graceful restart.
+func TestSilenceSaysWhy(t *testing.T) {
+	port := startSilentRouter(t)
+	for name, restartSeconds := range map[string]int32{"with graceful restart": 60, "without": 0} {
+		t.Run(name, func(t *testing.T) {
+			node, peer := startNode(t), gracefulRouter(port)
+			peer.RestartSeconds = restartSeconds
+			if refused := node.Apply(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
+				t.Fatal(refused.Err())
+			}
+			sessionWith(t, node, "the session is up", isUp)
+			ended := sessionWith(t, node, "the session has ended", func(s routes.Session) bool { return s.LastError != "" })
+			if ended.LastError != errorOfSilence {
+				t.Errorf("the session ended: %s", ended.LastError)
+			}
+		})
+	}
+}
+
 // TestExternalIsNotInternal ends a session with a neighbour that is to be in any autonomous system but the
 // node's own, and is in that.
 func TestExternalIsNotInternal(t *testing.T) {
@@ -654,7 +720,7 @@ func TestEndReasons(t *testing.T) {
 		}
 		node.onPeerUpdate(event, time.Now())
 	}
-	const silent = "nothing came from the neighbour for the hold time"
+	const silent = errorOfSilence
 	refuses := errors.New("refused")
 	for _, row := range []struct {
 		name string

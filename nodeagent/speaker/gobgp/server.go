@@ -70,8 +70,8 @@ type sessionEvents struct {
 	since     time.Time
 	isUp      bool
 	lastError string
-	// endReason is why the speaker ends the session, which is up until the library says that it has
-	// ended; empty if the speaker does not end it. ended is closed when a session that is up has ended.
+	// endReason is why the session ends, which is up until the library says that it has ended: as the speaker ends it,
+	// or as its hold time is over; empty otherwise. ended is closed when a session that is up has ended.
 	endReason string
 	ended     chan struct{}
 	// restsSince is since when a session is not opened again for a while; zero if it does not rest.

@@ -33,6 +33,9 @@ const errorOfStalled = "the neighbour takes nothing of what the node sends: the 
 // errorOfBFD is the error of a neighbour whose BFD has failed.
 const errorOfBFD = "BFD is down: the neighbour's BFD does not answer, or the link is dead"
 
+// errorOfSilence is the error of a neighbour of which nothing was heard for the hold time.
+const errorOfSilence = "nothing came from the neighbour for the hold time"
+
 // errorOfOwnAS is the error of a neighbour that is to be external, and is not.
 const errorOfOwnAS = "the neighbour is in the node's own autonomous system, and peerASN is External: say Internal"
 
@@ -153,6 +156,16 @@ func (s *Server) endSession(addr netip.Addr, why string, end func() error) error
 	defer s.mu.Unlock()
 	e.endReason = ""
 	return fmt.Errorf("end the session with %s: %w", addr, err)
+}
+
+// noteSilence takes that the hold time of a session that is up is over. With graceful restart the library says of the
+// end of the session only that the connection was closed.
+func (s *Server) noteSilence(addr netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.sessions[addr]; e != nil && e.isUp && e.endReason == "" {
+		e.endReason = errorOfSilence
+	}
 }
 
 // noteRest notes that a session is not opened again for a while.
@@ -328,7 +341,7 @@ func (s *Server) takeRested() []netip.Addr {
 func explainDisconnect(reason api.PeerState_DisconnectReason, message string) string {
 	switch reason {
 	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
-		return "nothing came from the neighbour for the hold time"
+		return errorOfSilence
 	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT, api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED:
 		return explainNotification(message)
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED,
