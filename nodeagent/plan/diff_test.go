@@ -405,6 +405,27 @@ func TestDiff(t *testing.T) {
 			states:  map[string]string{"192.0.2.1": "Announced "},
 			renewIn: 20 * time.Second,
 		},
+		"IPv4 that does not expire, which the kernel lists as preferred forever": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), virtual("198.51.100.1", 32))},
+			settings: func(s *Settings) {
+				s.Local = AddressSettings{Valid: Forever, Preferred: 300 * time.Second, NoPrefixRoute: true}
+				s.Virtual.Preferred = 300 * time.Second
+			},
+			addresses: []Address{
+				on("eth0", "192.0.2.1/32", func(a *Address) { a.Valid, a.Preferred = Forever, Forever }),
+				on("kube-lb0", "198.51.100.1/32"),
+			},
+			states: map[string]string{"192.0.2.1": "Announced ", "198.51.100.1": "Announced "},
+		},
+		"IPv6 that does not expire is renewed by its preferred lifetime": {
+			announcements: []purelbv1.Announcement{announcement(virtual("2001:db8:1::1", 128))},
+			settings:      func(s *Settings) { s.Virtual.Preferred = 300 * time.Second },
+			addresses: []Address{
+				on("kube-lb0", "2001:db8:1::1/128", func(a *Address) { a.Preferred = 250 * time.Second }),
+			},
+			states:  map[string]string{"2001:db8:1::1": "Announced "},
+			renewIn: 50 * time.Second,
+		},
 		"before the node's own address: added again, behind that": {
 			announcements: []purelbv1.Announcement{
 				announcement(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24), virtual("198.51.100.1", 32)),

@@ -20,9 +20,14 @@ func (s Settings) kernelAddress(d *Desired) Address {
 		Interface: d.Interface, Prefix: d.Prefix, IsOurs: true,
 		Valid: lifetimes.Valid, Preferred: lifetimes.Preferred, NoPrefixRoute: lifetimes.NoPrefixRoute,
 	}
-	if d.IsLocal && d.Addr.Is6() {
+	switch {
+	case d.IsLocal && d.Addr.Is6():
 		// Else the node would choose it as a source address (RFC 6724 rule 3).
 		a.Preferred = 0
+	case d.Addr.Is4() && a.Valid == Forever:
+		// The kernel lists an IPv4 address that does not expire as preferred forever, whatever it was told: the agent would
+		// renew the address with each sync, and the kernel's notification of that would wake it for the next one.
+		a.Preferred = Forever
 	}
 	return a
 }
