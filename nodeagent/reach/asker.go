@@ -209,15 +209,16 @@ func (a *askedAddress) noteSilence(key Key, answer Answer, answers map[Key]Answe
 	}
 }
 
-// nextTurn returns when the node is to ask for an address next.
+// nextTurn returns when the node is to ask for an address next. The node's clock says when that is, but the time does
+// not change with the clock: a node whose clock is set back goes on asking.
 func (a *askedAddress) nextTurn(addr netip.Addr, now time.Time) time.Time {
 	h := fnv.New64a()
 	_, _ = h.Write(addr.AsSlice())
 	cycle := time.Duration(a.Turns) * askPeriod
 	turn := time.Duration(a.Turn)*askPeriod + time.Duration(h.Sum64()%uint64(askPeriod)) //nolint:gosec // below a minute
-	at := now.Truncate(cycle).Add(turn)
-	if !at.After(now) {
-		at = at.Add(cycle)
+	wait := turn - now.Sub(now.Truncate(cycle))
+	if wait <= 0 {
+		wait += cycle
 	}
-	return at
+	return now.Add(wait) // keeps the reading of the monotonic clock, which Truncate drops
 }

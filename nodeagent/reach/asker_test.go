@@ -245,6 +245,21 @@ func TestAskerTurns(t *testing.T) {
 	}
 }
 
+// An asker waits for its turn by the monotonic clock: if the node's clock is set back meanwhile, it does not wait for
+// as much longer.
+func TestAskerTurnsByMonotonicClock(t *testing.T) {
+	asker, now := reach.New(), time.Now()
+	asker.SetTargets(reach.Targets(
+		[]v1.Announcement{*askingOf(3, "node1 node3", vip)}, "node1", func(string, netip.Addr) bool { return true },
+	), now)
+	due, questions := asker.BeginRound(now)
+	asker.EndRound(due, map[reach.Key]reach.Answer{questions[0].Key: {MAC: holderMAC}}, now)
+	at, _ := asker.NextRoundAt()
+	if !strings.Contains(at.String(), " m=") { // so it says if it has a reading of that clock
+		t.Errorf("the next turn is at %s, by a clock that may be set", at)
+	}
+}
+
 // While all is well an asker of many addresses writes its status once in some eight minutes.
 func TestAskerWritesLittle(t *testing.T) {
 	var addresses []string

@@ -5,7 +5,8 @@
 // An address is asked for as soon as the asker is told of it, or of another epoch of it. Once its
 // holder has answered, the address is asked for once a minute: its askers take turns, and each
 // address has its own second of the minute, by a hash. The turns follow the nodes' clocks. Where
-// these differ an address is asked for less evenly, and as often.
+// these differ an address is asked for less evenly, and as often. A node whose clock is set back asks no
+// later for that.
 //
 // Silence is not believed at once. The question is repeated, and with it the asker asks for an
 // address of the holder's own and for one of each other asker. A silent round counts if the holder
