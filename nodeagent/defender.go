@@ -69,13 +69,24 @@ func (d *defender) Start(ctx context.Context) error {
 	d.beginContestChecks() //nolint:contextcheck // as above
 	d.mu.Unlock()
 	d.tasks.Go(func() { d.keepAskingYielded(ctx) })
-	d.tasks.Go(func() {
-		if err := d.kernel.WatchLinks(ctx, d.noteLinks); err != nil {
-			log.FromContext(ctx).Error(err, "Links are not watched: the agent does not notice when a carrier comes back")
-		}
-	})
+	d.tasks.Go(func() { d.watchLinks(ctx) })
 	d.keepAskingHeld(ctx)
 	return nil
+}
+
+// watchLinks has all changes of links noted, until ctx ends. A watch that could not begin, as when each listing was
+// interrupted because pods start, is tried again.
+func (d *defender) watchLinks(ctx context.Context) {
+	for isLogged := false; ctx.Err() == nil; isLogged = true {
+		err := d.kernel.WatchLinks(ctx, d.noteLinks)
+		if err == nil {
+			return
+		}
+		if !isLogged {
+			log.FromContext(ctx).Error(err, "Links are not watched: until they are, no carrier is noticed that comes back")
+		}
+		d.tasks.Wait(ctx, rewatchAfter)
+	}
 }
 
 // noteLinks replaces what is known of the links. On a link that has come up another station may

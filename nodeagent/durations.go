@@ -86,6 +86,8 @@ const (
 	eagerFor      = 5 * time.Second
 	// relistenAfter is how long after an interface could not be listened to it is tried again.
 	relistenAfter = 200 * time.Millisecond
+	// rewatchAfter is how long after the kernel could not be watched it is tried again.
+	rewatchAfter = time.Second
 	// aloneInterval is how long a node waits for answers to each of the aloneProbes by which it finds out
 	// whether it is alone on a link.
 	aloneInterval = 100 * time.Millisecond

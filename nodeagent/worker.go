@@ -194,12 +194,19 @@ func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
 	return nil
 }
 
-// watchKernel wakes the worker when what the kernel holds changes, until ctx ends.
+// watchKernel wakes the worker when what the kernel holds changes, until ctx ends. A watch that could not begin is
+// tried again, and until then the worker looks each time.
 func (a *Agent) watchKernel(ctx context.Context) error {
-	if err := a.Kernel.Watch(ctx, func() { pacing.Signal(a.wake) }); err != nil {
-		log.FromContext(ctx).Error(
-			err, "The kernel is not watched: what others change is put right only when lifetimes are renewed",
-		)
+	for isLogged := false; ctx.Err() == nil; isLogged = true {
+		err := a.Kernel.Watch(ctx, func() { pacing.Signal(a.wake) })
+		if err == nil {
+			return nil
+		}
+		if !isLogged {
+			log.FromContext(ctx).Error(err, "The kernel is not watched: until it is, what others change is put right later")
+		}
+		a.Tasks.Wait(ctx, rewatchAfter)
+		pacing.Signal(a.wake)
 	}
 	return nil
 }

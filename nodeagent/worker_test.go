@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -188,6 +190,53 @@ func TestWrongStatusIsPutRight(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		w.expect("state", "198.51.100.1 Announced", w.states("node1"))
+	})
+}
+
+// unwatchable is a kernel that cannot be watched the first few times.
+type unwatchable struct {
+	*linktest.Kernel
+	// watchFailures and linkFailures are how often Watch and WatchLinks are still to fail.
+	watchFailures, linkFailures atomic.Int32
+}
+
+func (k *unwatchable) Watch(ctx context.Context, changed func()) error {
+	if k.watchFailures.Add(-1) >= 0 {
+		return errors.New("no memory")
+	}
+	return k.Kernel.Watch(ctx, changed)
+}
+
+func (k *unwatchable) WatchLinks(ctx context.Context, changed func([]plan.NetworkInterface)) error {
+	if k.linkFailures.Add(-1) >= 0 {
+		return errors.New("the listing was interrupted")
+	}
+	return k.Kernel.WatchLinks(ctx, changed)
+}
+
+// A kernel that cannot be watched when the agent starts is watched later, and until then the worker looks now and then.
+func TestKernelIsWatchedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		kernel := &unwatchable{Kernel: w.kernel}
+		kernel.watchFailures.Store(3)
+		kernel.linkFailures.Store(3)
+		w.Kernel, w.defender.kernel = kernel, kernel
+		isWoken := func() bool {
+			synctest.Wait()
+			_, isThere := tryReceive(w.wake)
+			return isThere
+		}
+		go func() { _ = w.watchKernel(t.Context()) }()
+		go func() { _ = w.defender.Start(t.Context()) }()
+		w.expect("woken at first", false, isWoken())
+		time.Sleep(rewatchAfter)
+		w.expect("woken while it cannot be watched", true, isWoken())
+		time.Sleep(10 * rewatchAfter)
+		isWoken() // for the last time without a change
+		w.kernel.SetLinkUp("eth0", false)
+		w.expect("woken by a change", true, isWoken())
+		w.expect("eth0 is known to be up", false, w.defender.isLinkUp("eth0"))
 	})
 }
 
