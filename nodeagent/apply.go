@@ -117,14 +117,15 @@ func (a *decisionApplier) removeOutdated(ctx context.Context, op plan.Operation)
 	return err
 }
 
-// changeUnlessYielded changes an address that the node is to have, unless the agent has yielded it:
-// then it notes the Result. Nothing yields the address meanwhile.
+// changeUnlessYielded changes an address that the node is to have or keeps, unless the agent has yielded it:
+// then it notes the Result of one that the node is to have. Nothing yields the address meanwhile.
 func (a *decisionApplier) changeUnlessYielded(op plan.Operation, change func() error) (isAllowed bool, err error) {
-	if op.Desired == nil {
-		return true, change()
+	desired := op.Desired
+	if desired == nil { // nothing asks for the address: any yield counts
+		desired = &plan.Desired{Addr: op.Address.Prefix.Addr(), Interface: op.Address.Interface}
 	}
-	result, isAllowed, err := a.defender.changeUnlessYielded(op.Desired, op.Reclaim, change)
-	if !isAllowed {
+	result, isAllowed, err := a.defender.changeUnlessYielded(desired, op.Reclaim, change)
+	if !isAllowed && op.Desired != nil {
 		a.outcomes.Results[op.Desired.Addr] = result
 	}
 	return isAllowed, err

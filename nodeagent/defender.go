@@ -192,7 +192,7 @@ func (d *defender) restoreYields(yields map[netip.Addr]plan.YieldedAddress) {
 	d.defence.RestoreYields(yields, d.tasks.Now())
 }
 
-// changeUnlessYielded changes an address that the node is to have, unless the agent has yielded it:
+// changeUnlessYielded changes an address that the node is to have or keeps, unless the agent has yielded it:
 // then it returns the Result. Nothing yields the address meanwhile.
 func (d *defender) changeUnlessYielded(
 	desired *plan.Desired, isReclaim bool, change func() error,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -115,6 +116,43 @@ func TestYieldFails(t *testing.T) {
 		w.expect("state", "192.0.2.1 Yielded Yielded"+stranger.String(), w.states("node1"))
 		w.settle()
 		w.expect("changes once it is gone", []string(nil), w.kernel.TakeCalls())
+	})
+}
+
+// observedKernel is a kernel that lets something happen right after the next observation.
+type observedKernel struct {
+	*linktest.Kernel
+	afterwards func()
+}
+
+func (k *observedKernel) Observe() (plan.Observed, error) {
+	observed, err := k.Kernel.Observe()
+	if happens := k.afterwards; happens != nil {
+		k.afterwards = nil
+		happens()
+	}
+	return observed, err
+}
+
+// While nothing is known the agent renews what it has. An address that it yields between the observation and the
+// renewal is not put back by that: the station to which it was yielded has the address.
+func TestYieldedWhileNothingIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings())
+		kernel := &observedKernel{Kernel: w.kernel}
+		w.Kernel = kernel
+		w.kernel.Put(plan.Address{
+			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/32"), IsOurs: true, NoPrefixRoute: true,
+			Valid: 300 * time.Second, Preferred: 300 * time.Second,
+		})
+		w.settle()
+		w.expect("changes at first", []string(nil), w.kernel.TakeCalls())
+		time.Sleep(100 * time.Second) // a third of the lifetime
+		kernel.afterwards = func() { w.yieldTo("192.0.2.1", stranger) }
+		w.settle()
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.TakeCalls())
+		w.settle()
+		w.expect("changes afterwards", []string(nil), w.kernel.TakeCalls())
 	})
 }
 
