@@ -171,6 +171,11 @@ func (d *decisionBuilder) compare() {
 		return
 	}
 	d.desired, d.invalid = MergeDesired(d.in.Announcements, d.in.IncludedCommonAnnouncements())
+	if d.in.IsFromCheckpoint { // since then the manager may have given an address to another node
+		for i := range d.desired {
+			d.desired[i].SkipsProbe = false
+		}
+	}
 	d.desired = withClaims(d.desired, d.memory.Claims, d.successionIndex, d.in.Now)
 	observed := d.in.Observed
 	if virtual := d.Settings.Selection.VirtualInterface; hasVirtual(d.desired, virtual) {

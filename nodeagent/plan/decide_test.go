@@ -567,6 +567,20 @@ func TestFailedAdditionLastsNotLonger(t *testing.T) {
 	}
 }
 
+// What the checkpoint asks for the agent claims only after it has asked the link, also where the entry says that it
+// need not: another node may have been given the address while this one was away.
+func TestCheckpointSkipsNoProbe(t *testing.T) {
+	t.Parallel()
+	for _, isFromCheckpoint := range []bool{false, true} {
+		in := inputsFor(local("2001:db8::1", 64, skipProbe))
+		in.IsFromCheckpoint = isFromCheckpoint
+		_, decision := Decide(Memory{}, in)
+		if hasAsked := len(decision.Questions) == 1; hasAsked != isFromCheckpoint {
+			t.Errorf("by the checkpoint %t: asks %t, and does %v", isFromCheckpoint, hasAsked, operationsOf(decision))
+		}
+	}
+}
+
 // An agent that does not know the objects to be up to date asks the link for what it is to take over, and says so: once
 // it has listed it need not ask.
 func TestAsksForTakeover(t *testing.T) {
