@@ -57,6 +57,7 @@ func (r *PlacementReconciler) explanations(
 				)}
 		}
 	}
+	maps.Copy(explanations, result.Silent)
 	maps.Copy(explanations, result.Unplaced)
 	return explanations
 }

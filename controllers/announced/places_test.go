@@ -34,6 +34,43 @@ func on(node string, entries ...[3]string) v1.Announcement {
 // unexplained has nothing to say of any address.
 func unexplained(netip.Addr) placement.Explanation { return placement.Explanation{} }
 
+// TestSilentVirtual has a Virtual address that two nodes report that they announce, and whose agents do not renew their
+// Leases.
+func TestSilentVirtual(t *testing.T) {
+	const (
+		addr    = "198.51.100.1"
+		message = "n1 has an agent that does not renew its Lease; n2 has one, too"
+		doubt   = "whether any node still announces 198.51.100.1 is not known: " + message
+	)
+	for _, row := range []struct {
+		name, want string
+		isDown     bool
+		states     [2]string
+	}{
+		{"both", "Unknown HolderSilent: 0 of 2 announcements are made; " + doubt, false, [2]string{"Announced", "Announced"}},
+		{"one has yet to", "False Announcing: 0 of 2 announcements are made; 198.51.100.1 on n2 is Pending; " + doubt, false,
+			[2]string{"Announced", "Pending"}},
+		{"both are down", "False NotAnnounced: 0 of 0 announcements are made; 198.51.100.1 has no node: " + message, true,
+			[2]string{"Announced", "Announced"}},
+	} {
+		report := announced.Summarise(
+			[]netip.Addr{netip.MustParseAddr(addr)},
+			announced.PlacesOf("a/b", []v1.Announcement{
+				on("n1", [3]string{addr, "Virtual", row.states[0]}), on("n2", [3]string{addr, "Virtual", row.states[1]}),
+			}, nil, nil),
+			func(netip.Addr) placement.Explanation {
+				return placement.Explanation{
+					Reason: v1.ReasonHolderSilent, Message: message, AreAllSilent: true, IsHolderDown: row.isDown,
+				}
+			},
+		)
+		c := report.Condition
+		if got := string(c.Status) + " " + c.Reason + ": " + c.Message; got != row.want || !report.DependsOnSilence {
+			t.Errorf("%s: got  %s\nwant %s", row.name, got, row.want)
+		}
+	}
+}
+
 // TestSilentHolder has nodes that report that they announce addresses, while their agents do not renew their Leases and
 // no other node may take them.
 func TestSilentHolder(t *testing.T) {

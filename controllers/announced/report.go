@@ -24,7 +24,7 @@ type Report struct {
 	Annotations map[string]string
 	// Condition of type v1.ConditionAnnounced.
 	Condition metav1.Condition
-	// DependsOnSilence is that the condition says what it says because an agent does not renew its Lease.
+	// DependsOnSilence is that the condition says what it says because agents do not renew their Leases.
 	DependsOnSilence bool
 }
 
@@ -37,7 +37,7 @@ func Summarise(addrs []netip.Addr, places []Place, explain func(netip.Addr) plac
 	announced, all, unplaced := 0, 0, slices.Clone(addrs)
 	for _, p := range places {
 		why, isSilent := silent[p.Address]
-		isSilent = isSilent && why.SilentHolder == p.Node && p.State == v1.StateAnnounced
+		isSilent = isSilent && (why.AreAllSilent || why.SilentHolder == p.Node) && p.State == v1.StateAnnounced
 		report.DependsOnSilence = report.DependsOnSilence || isSilent
 		if isSilent && why.IsHolderDown {
 			continue
@@ -46,9 +46,7 @@ func Summarise(addrs []netip.Addr, places []Place, explain func(netip.Addr) plac
 		unplaced = slices.DeleteFunc(unplaced, func(a netip.Addr) bool { return a.String() == p.Address })
 		switch {
 		case isSilent:
-			doubted = append(
-				doubted, fmt.Sprintf("whether %s still announces %s is not known: %s", p.Node, p.Address, why.Message),
-			)
+			doubted = append(doubted, describeDoubt(p, why))
 		case p.State == v1.StateAnnounced:
 			announced++
 		default:
@@ -63,8 +61,18 @@ func Summarise(addrs []netip.Addr, places []Place, explain func(netip.Addr) plac
 		}
 		reasons = append(reasons, s)
 	}
-	report.Condition = announcedCondition(announced, all, reasons, waiting, doubted)
+	report.Condition = announcedCondition(announced, all, reasons, waiting, slices.Compact(doubted))
 	return report
+}
+
+// describeDoubt says of a place why it is not known whether the address is announced there: of one that all nodes are
+// silent about, once for all of them.
+func describeDoubt(p Place, why placement.Explanation) string {
+	who := p.Node
+	if why.AreAllSilent {
+		who = "any node"
+	}
+	return fmt.Sprintf("whether %s still announces %s is not known: %s", who, p.Address, why.Message)
 }
 
 // announcingAnnotations are the annotations that say which nodes report that they announce Local addresses.
@@ -93,13 +101,13 @@ func announcingAnnotations(places []Place) map[string]string {
 	return annotations
 }
 
-// silentHolders are, by the text of the address, the explanations that name a node whose report may be out of date.
+// silentHolders are, by the text of the address, the explanations of reports that may be out of date.
 func silentHolders(
 	addrs []netip.Addr, explain func(netip.Addr) placement.Explanation,
 ) map[string]placement.Explanation {
 	silent := map[string]placement.Explanation{}
 	for _, a := range addrs {
-		if why := explain(a); why.SilentHolder != "" {
+		if why := explain(a); why.SilentHolder != "" || why.AreAllSilent {
 			silent[a.String()] = why
 		}
 	}

@@ -123,6 +123,43 @@ func TestSilentHolder(t *testing.T) {
 	}
 }
 
+// TestSilentVirtual has Virtual addresses, on all nodes and on those with an endpoint, while agents do not renew their
+// Leases.
+func TestSilentVirtual(t *testing.T) {
+	const silent = " has an agent that does not renew its Lease"
+	shared, served := netip.MustParseAddr("172.16.0.1"), netip.MustParseAddr("172.16.0.2")
+	for _, row := range []struct {
+		nodes, wantShared, wantServed string
+	}{
+		{"a b c", "", ""},
+		{"a:expired b c", "", ""},
+		{"a:expired b:expired c", "", "a" + silent + "; b" + silent},
+		{"a:expired,notready b:expired c", "", "a" + silent + "; b" + silent},
+		{"a:expired,notready b:expired,notready c", "", "a" + silent + "; b" + silent + "; down"},
+		{"a:expired b:expired c:expired", "a" + silent + "; b" + silent + "; c" + silent, "a" + silent + "; b" + silent},
+		{"a:expired b:excluded c:expired", "a" + silent + "; c" + silent, "a" + silent},
+		{"a:excluded b:excluded c:excluded", "", ""},
+	} {
+		result := placement.Place(placement.Inputs{Nodes: nodes(t, row.nodes), Addresses: []placement.Address{
+			{Addr: shared, PoolType: v1.PoolTypeRemote, Mask: 32, Services: []string{"a/b"}},
+			{
+				Addr: served, PoolType: v1.PoolTypeRemote, Mask: 32, Services: []string{"a/c"},
+				ServingNodes: map[string]bool{"a": true, "b": true},
+			},
+		}})
+		for addr, want := range map[netip.Addr]string{shared: row.wantShared, served: row.wantServed} {
+			why := result.Silent[addr]
+			got := why.Message
+			if why.IsHolderDown {
+				got += "; down"
+			}
+			if got != want || why.AreAllSilent != (want != "") {
+				t.Errorf("%s: of %s: %+v, want %q", row.nodes, addr, why, want)
+			}
+		}
+	}
+}
+
 // TestManyReasons names eight nodes and counts the others.
 func TestManyReasons(t *testing.T) {
 	for n, want := range map[int]string{

@@ -16,8 +16,10 @@ type Explanation struct {
 	Reason  string
 	Message string
 	// SilentHolder is the node that reports that it announces the address, which no other node may take, but whose agent
-	// does not renew its Lease; empty if there is none. IsHolderDown is that its Node is not Ready, either.
+	// does not renew its Lease; empty if there is none. AreAllSilent is that the agents of all nodes that are to announce
+	// a Virtual address do not. IsHolderDown is that the Node of the holder is not Ready, either, or all of these are not.
 	SilentHolder string
+	AreAllSilent bool
 	IsHolderDown bool
 }
 
@@ -104,6 +106,8 @@ type Result struct {
 	EndedFailovers map[netip.Addr]Move
 	// Unplaced says why an address has no node.
 	Unplaced map[netip.Addr]Explanation
+	// Silent has the Virtual addresses of which no node that is to announce them has an agent that renews its Lease.
+	Silent map[netip.Addr]Explanation
 	// NextDeadline is in how long the result may differ because of what has not happened by
 	// then; 0 is never. It is not about Unplaced addresses that wait for facts.
 	NextDeadline time.Duration

@@ -29,6 +29,8 @@ type placer struct {
 	// sharedInterfaces are the virtual interfaces of the LBNodeAgents whose nodes announce
 	// shared entries.
 	sharedInterfaces map[string]string
+	// sharedSilence says whether all nodes that announce shared entries are silent; nil until it is asked for.
+	sharedSilence *Explanation
 	// virtualPools are the pools that have addresses which are announced Virtual.
 	virtualPools map[pool]bool
 	// hasSuccessorClaim is of Local addresses that a successor has claimed.
@@ -97,6 +99,7 @@ func newPlacerWithoutEntries(inputs Inputs) *placer {
 			Moves:             map[netip.Addr]Move{},
 			EndedFailovers:    map[netip.Addr]Move{},
 			Unplaced:          map[netip.Addr]Explanation{},
+			Silent:            map[netip.Addr]Explanation{},
 		},
 	}
 	p.indexNodes()

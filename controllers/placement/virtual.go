@@ -75,13 +75,13 @@ func (p *placer) placeVirtual(a *Address) {
 		isAnnouncedBy[e.Node] = e.ReportedState == v1.StateAnnounced
 		isOverdueOn[e.Node] = e.isOverdue
 	}
-	isPlaced, areAllDone := false, true
-	var ending []*Node
+	areAllDone := true
+	var announcers, ending []*Node
 	for _, n := range p.nodes {
 		switch {
 		case p.mayHaveVirtual(n, a):
 			p.addVirtual(n, a, mask)
-			isPlaced, areAllDone = true, areAllDone && (isAnnouncedBy[n.Name] || isOverdueOn[n.Name])
+			announcers, areAllDone = append(announcers, n), areAllDone && (isAnnouncedBy[n.Name] || isOverdueOn[n.Name])
 		case isAnnouncedBy[n.Name] && p.mayEndLater(n, a):
 			ending = append(ending, n)
 		}
@@ -91,10 +91,28 @@ func (p *placer) placeVirtual(a *Address) {
 			p.addVirtual(n, a, mask)
 		}
 	}
-	if !isPlaced {
+	if len(announcers) == 0 {
 		p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a, takeVirtualChecks)
 	}
+	if why := explainSilence(append(announcers, ending...)); why.AreAllSilent {
+		p.result.Silent[a.Addr] = why
+	}
 	p.keepSharedUntilObserved(a, mask)
+}
+
+// explainSilence says of nodes that are to announce a Virtual address that the agents of all of them do not renew their
+// Leases. The explanation is empty if one does, or if there are no nodes.
+func explainSilence(nodes []*Node) Explanation {
+	why := Explanation{Reason: v1.ReasonHolderSilent, AreAllSilent: len(nodes) > 0, IsHolderDown: true}
+	for _, n := range nodes {
+		why.AreAllSilent = why.AreAllSilent && n.Liveness == Expired
+		why.IsHolderDown = why.IsHolderDown && n.IsNotReady
+	}
+	if !why.AreAllSilent {
+		return Explanation{}
+	}
+	why.Message = explainReasons(nodes, nil, []check{leaseExpired})
+	return why
 }
 
 // mayHaveVirtual reports whether a node is to have an entry of its own for a Virtual address.
@@ -176,11 +194,25 @@ func (p *placer) placeOnAllNodes(a *Address) {
 	for lbNodeAgent, iface := range p.sharedInterfaces {
 		p.addSharedEntry(lbNodeAgent, a, virtualEntry(iface, mask))
 	}
+	if why := p.explainSharedSilence(); why.AreAllSilent {
+		p.result.Silent[a.Addr] = why
+	}
 	for _, e := range p.entriesByAddress[a.Addr] {
 		if n := e.node; n != nil && p.result.AnnouncesShared[n.Name] && !p.hasRealisedShared(n, a) {
 			p.addVirtual(n, a, mask)
 		}
 	}
+}
+
+// explainSharedSilence does so of the nodes that announce the shared entries, which are the same for all of these.
+func (p *placer) explainSharedSilence() Explanation {
+	if p.sharedSilence == nil {
+		why := explainSilence(slices.DeleteFunc(
+			slices.Clone(p.nodes), func(n *Node) bool { return !p.result.AnnouncesShared[n.Name] },
+		))
+		p.sharedSilence = &why
+	}
+	return *p.sharedSilence
 }
 
 // hasRealisedShared reports whether a node has realised the shared entry of an address.
