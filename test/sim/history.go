@@ -17,7 +17,8 @@ import (
 type History struct {
 	*Cluster
 	Profile
-	laws *laws
+	laws      *laws
+	announced *announcedLaws
 	// routing has what histories with routers need; nil in others.
 	routing *routingHistory
 	// netbox has what histories with a NetBox need; nil in others.
@@ -81,7 +82,11 @@ func newHistory(c *Cluster, profile Profile) *History {
 			h.laws.left.begin(n)
 		}
 	}
-	c.Inspect = h.laws.inspect
+	h.announced = newAnnouncedLaws(h)
+	h.Inspect = func() {
+		h.laws.inspect()
+		h.announced.inspect()
+	}
 	if h.HasRouters {
 		h.beginRouting()
 	}
@@ -102,6 +107,7 @@ func (h *History) finish() ([]string, error) {
 	h.Run(Settled)
 	h.Inspect, h.OnReady = nil, nil
 	h.laws.settled()
+	h.announced.settled()
 	if h.routing != nil {
 		h.routing.settled()
 	}

@@ -86,8 +86,9 @@ type routingHistory struct {
 
 func (h *History) beginRouting() {
 	h.routing = &routingHistory{routingLaws: newRoutingLaws(h.laws, h)}
+	inspect := h.Inspect
 	h.Inspect = func() {
-		h.laws.inspect()
+		inspect()
 		h.routing.inspect()
 	}
 }

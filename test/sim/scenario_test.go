@@ -99,15 +99,18 @@ func TestMostNodesCutOff(t *testing.T) {
 	playScenario(t, 3, func(t *testing.T, h *History) {
 		h.createLocal(4)
 		before := h.holders()
-		for _, n := range h.Nodes[1:] {
-			n.SetCut(true)
-		}
+		h.begin(nil, "cut off the API server", h.Nodes[1:], doing(func() {
+			for _, n := range h.Nodes[1:] {
+				n.SetCut(true)
+			}
+		}), doing(func() {
+			for _, n := range h.Nodes[1:] {
+				n.SetCut(false)
+			}
+		}))
 		h.Run(3 * time.Minute)
 		if moved := h.moved(before); len(moved) > 0 || len(before) != 8 {
 			t.Errorf("%v of %d have moved", moved, len(before))
-		}
-		for _, n := range h.Nodes[1:] {
-			n.SetCut(false)
 		}
 	})
 }

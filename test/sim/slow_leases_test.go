@@ -156,15 +156,14 @@ func TestSlowLeasesOfAgentInTrouble(t *testing.T) {
 		h.Run(time.Minute)
 		before := h.holders()
 		n := h.Nodes[0]
-		n.KillAgent()
+		h.begin(nil, "no agent", []*Node{n}, doing(n.KillAgent), n.StartAgent)
 		h.Run(time.Minute)
-		if err := n.StartAgent(); err != nil {
-			t.Fatal(err)
-		}
+		h.endTrouble("no agent " + n.Name)
 		h.Run(time.Minute)
-		n.SetCut(true)
+		h.begin(nil, "cut off the API server", []*Node{n},
+			doing(func() { n.SetCut(true) }), doing(func() { n.SetCut(false) }))
 		h.Run(30 * time.Second)
-		n.SetCut(false)
+		h.endTrouble("cut off the API server " + n.Name)
 		h.Run(time.Minute)
 		if moved := h.moved(before); len(moved) > 0 || len(before) != 8 {
 			t.Errorf("%v of %d have moved", moved, len(before))
