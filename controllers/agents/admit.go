@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -163,7 +162,7 @@ func SelectionWarnings(a *v1.LBNodeAgent, all []v1.LBNodeAgent, nodes []corev1.N
 	selectsAny := false
 	for i := range nodes {
 		n := &nodes[i]
-		if !labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(n.Labels)) {
+		if !selects(a, n.Labels) {
 			continue
 		}
 		selectsAny = true

@@ -12,8 +12,7 @@ import (
 // LBNodeAgentFor returns the name of the LBNodeAgent whose agent is to run on a node
 // with the given labels, or "" for none. Of several that select the node, one
 // with a selector beats one without, then the first by name wins.
-// LBNodeAgents that are being deleted do not count, nor do those that select the label by which nodes are told which
-// agent to run: it says what was decided before. Agents run on Linux alone.
+// LBNodeAgents that are being deleted do not count. Agents run on Linux alone.
 func LBNodeAgentFor(all []v1.LBNodeAgent, nodeLabels map[string]string) string {
 	if system, isKnown := nodeLabels[corev1.LabelOSStable]; isKnown && system != linux {
 		return ""
@@ -21,9 +20,7 @@ func LBNodeAgentFor(all []v1.LBNodeAgent, nodeLabels map[string]string) string {
 	var best *v1.LBNodeAgent
 	for i := range all {
 		a := &all[i]
-		_, isCircular := a.Spec.NodeSelector[v1.LabelAgent]
-		selects := labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(nodeLabels))
-		if isCircular || !a.DeletionTimestamp.IsZero() || !selects {
+		if !a.DeletionTimestamp.IsZero() || !selects(a, nodeLabels) {
 			continue
 		}
 		if best == nil || comesBefore(a, best) {
@@ -34,6 +31,13 @@ func LBNodeAgentFor(all []v1.LBNodeAgent, nodeLabels map[string]string) string {
 		return ""
 	}
 	return best.Name
+}
+
+// selects reports whether an LBNodeAgent selects a node by the node's labels. One that selects the label by which the
+// manager tells nodes which agent to run selects none: that label says what the manager has decided before.
+func selects(a *v1.LBNodeAgent, nodeLabels map[string]string) bool {
+	_, isCircular := a.Spec.NodeSelector[v1.LabelAgent]
+	return !isCircular && labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(nodeLabels))
 }
 
 // linux is the operating system that agents and speakers run on, as nodes' labels have it.
