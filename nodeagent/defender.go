@@ -77,16 +77,10 @@ func (d *defender) Start(ctx context.Context) error {
 // watchLinks has all changes of links noted, until ctx ends. A watch that could not begin, as when each listing was
 // interrupted because pods start, is tried again.
 func (d *defender) watchLinks(ctx context.Context) {
-	for isLogged := false; ctx.Err() == nil; isLogged = true {
-		err := d.kernel.WatchLinks(ctx, d.noteLinks)
-		if err == nil {
-			return
-		}
-		if !isLogged {
-			log.FromContext(ctx).Error(err, "Links are not watched: until they are, no carrier is noticed that comes back")
-		}
-		d.tasks.Wait(ctx, rewatchAfter)
-	}
+	watchAgainAndAgain(
+		ctx, d.tasks, "Links are not watched: until they are, no carrier is noticed that comes back",
+		func() error { return d.kernel.WatchLinks(ctx, d.noteLinks) }, func() {},
+	)
 }
 
 // noteLinks replaces what is known of the links. On a link that has come up another station may

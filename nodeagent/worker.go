@@ -197,18 +197,28 @@ func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
 // watchKernel wakes the worker when what the kernel holds changes, until ctx ends. A watch that could not begin is
 // tried again, and until then the worker looks each time.
 func (a *Agent) watchKernel(ctx context.Context) error {
+	wake := func() { pacing.Signal(a.wake) }
+	watchAgainAndAgain(
+		ctx, a.Tasks, "The kernel is not watched: until it is, what others change is put right later",
+		func() error { return a.Kernel.Watch(ctx, wake) }, wake,
+	)
+	return nil
+}
+
+// watchAgainAndAgain calls watch, which watches until ctx ends, until it could begin. It logs the problem once, and
+// calls between before each further attempt.
+func watchAgainAndAgain(ctx context.Context, runner tasks.Runner, problem string, watch func() error, between func()) {
 	for isLogged := false; ctx.Err() == nil; isLogged = true {
-		err := a.Kernel.Watch(ctx, func() { pacing.Signal(a.wake) })
+		err := watch()
 		if err == nil {
-			return nil
+			return
 		}
 		if !isLogged {
-			log.FromContext(ctx).Error(err, "The kernel is not watched: until it is, what others change is put right later")
+			log.FromContext(ctx).Error(err, problem)
 		}
-		a.Tasks.Wait(ctx, rewatchAfter)
-		pacing.Signal(a.wake)
+		runner.Wait(ctx, rewatchAfter)
+		between()
 	}
-	return nil
 }
 
 // What the worker reads: the cache, or what a list at the API server has returned.
