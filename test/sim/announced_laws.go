@@ -25,9 +25,27 @@ type announcedLaws struct {
 	troubles map[string]func() error
 	// knownSince is since when managers can know what is reached, and calmSince since when nothing is wrong.
 	knownSince, calmSince time.Time
-	// falseSince is since when something that a condition says is false, by what it says.
-	falseSince map[string]time.Time
-	readAt     time.Time
+	falsehoods            lastingFalsehoods
+	readAt                time.Time
+}
+
+// lastingFalsehoods are since when something that a status says is false, by what it says.
+type lastingFalsehoods map[string]time.Time
+
+// note notes what is false now, and what of that was false for longer than statusWithin as a broken law.
+func (f *lastingFalsehoods) note(l *laws, now []string) {
+	before := *f
+	*f = lastingFalsehoods{}
+	for _, what := range now {
+		since, was := before[what]
+		if !was {
+			since = time.Now()
+		}
+		if (*f)[what] = since; time.Since(since) > statusWithin {
+			l.broken("%s, which is false since %s", what, time.Since(since))
+			(*f)[what] = time.Now()
+		}
+	}
 }
 
 // visibleTroubles begin the names of the troubles of which agents tell managers, or by which agents fall silent.
@@ -38,8 +56,7 @@ var visibleTroubles = []string{
 
 func newAnnouncedLaws(h *History) *announcedLaws {
 	return &announcedLaws{
-		laws: h.laws, troubles: h.troubles, falseSince: map[string]time.Time{},
-		knownSince: time.Now(), calmSince: time.Now(),
+		laws: h.laws, troubles: h.troubles, knownSince: time.Now(), calmSince: time.Now(),
 	}
 }
 
@@ -55,33 +72,23 @@ func (l *announcedLaws) inspect() {
 			l.knownSince = time.Now()
 		}
 	}
-	before := l.falseSince
-	l.falseSince = map[string]time.Time{}
-	if time.Since(l.knownSince) < calmAfter {
-		return
+	var found []string
+	if time.Since(l.knownSince) >= calmAfter {
+		found = l.findFalsehoods(time.Since(l.calmSince) >= calmAfter)
 	}
-	for _, what := range l.falsehoods(time.Since(l.calmSince) >= calmAfter) {
-		since, was := before[what]
-		if !was {
-			since = time.Now()
-		}
-		if l.falseSince[what] = since; time.Since(since) > statusWithin {
-			l.laws.broken("%s, which is false since %s", what, time.Since(since))
-			l.falseSince[what] = time.Now()
-		}
-	}
+	l.falsehoods.note(l.laws, found)
 }
 
 // settled is law 2 once all is settled.
 func (l *announcedLaws) settled() {
-	for _, what := range l.falsehoods(true) {
+	for _, what := range l.findFalsehoods(true) {
 		l.laws.broken("settled: %s, which is false", what)
 	}
 }
 
-// falsehoods returns what conditions say that is false: that addresses are announced and, if nothing is wrong, that
-// they are not.
-func (l *announcedLaws) falsehoods(isCalm bool) []string {
+// findFalsehoods returns what conditions say that is false: that addresses are announced and, if nothing is wrong,
+// that they are not.
+func (l *announcedLaws) findFalsehoods(isCalm bool) []string {
 	list := &corev1.ServiceList{}
 	err := l.laws.cluster.Admin.List(
 		context.Background(), list, client.InNamespace(Tenants), client.UnsafeDisableDeepCopy,
@@ -92,11 +99,12 @@ func (l *announcedLaws) falsehoods(isCalm bool) []string {
 	var all []string
 	for _, s := range l.laws.services() {
 		at := slices.IndexFunc(list.Items, func(svc corev1.Service) bool { return svc.Name == s.Name })
-		if at < 0 || len(s.mayHold(l.laws.cluster)) == 0 { // of the latter nobody can say that it is reached
+		mayHold := s.mayHold(l.laws.cluster)
+		if at < 0 || len(mayHold) == 0 { // of a Service that no node may hold nobody can say that it is reached
 			continue
 		}
 		isSaid := meta.IsStatusConditionTrue(list.Items[at].Status.Conditions, v1.ConditionAnnounced)
-		isReached := l.isReached(s)
+		isReached := l.isReached(s, &list.Items[at], mayHold)
 		if isSaid && !isReached || !isSaid && isReached && isCalm {
 			all = append(all, fmt.Sprintf("%s says of its addresses: announced %v", s.Name, isSaid))
 		}
@@ -105,15 +113,14 @@ func (l *announcedLaws) falsehoods(isCalm bool) []string {
 }
 
 // isReached reports whether each address of a Service can be reached: a Local one by a client of its link, and a
-// Virtual one on some node that may have it.
-func (l *announcedLaws) isReached(s *service) bool {
-	addrs, err := l.laws.cluster.Addresses(s.Name)
+// Virtual one on some of the nodes that may have it.
+func (l *announcedLaws) isReached(s *service, svc *corev1.Service, mayHold []*Node) bool {
+	addrs, err := addressesOf(svc)
 	if err != nil || len(addrs) < len(s.Families) {
 		return false
 	}
 	for _, addr := range addrs {
 		holders := l.laws.cluster.HoldersOf(addr)
-		mayHold := s.mayHold(l.laws.cluster)
 		isHeld := slices.ContainsFunc(holders, func(n *Node) bool { return !n.isOff && slices.Contains(mayHold, n) })
 		if !isHeld || !s.isHeldByAll() && !l.laws.cluster.SegmentOf(addr).client.reaches(addr, holders) {
 			return false

@@ -439,6 +439,11 @@ func (c *Cluster) Addresses(name string) ([]netip.Addr, error) {
 	if err := c.Admin.Get(context.Background(), client.ObjectKey{Namespace: Tenants, Name: name}, svc); err != nil {
 		return nil, err
 	}
+	return addressesOf(svc)
+}
+
+// addressesOf returns the addresses that a Service shows.
+func addressesOf(svc *corev1.Service) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {
 		addr, err := netip.ParseAddr(ingress.IP)

@@ -47,8 +47,7 @@ type routingLaws struct {
 	wasUp map[path]bool
 	// ownedSince is since when a Service has an address.
 	ownedSince map[netip.Addr]time.Time
-	// falseSince is since when something that a status says is false, by what it says.
-	falseSince map[string]time.Time
+	falsehoods lastingFalsehoods
 	// calmSince is since when nothing is wrong, and freeSince since when nodes learn at once of what changes.
 	calmSince, freeSince time.Time
 	version              int
@@ -94,8 +93,8 @@ func newRoutingLaws(l *laws, h *History) *routingLaws {
 		laws: l, history: h, unspoken: spans{}, unrouted: map[*Router]spans{}, wrongSince: map[flow]time.Time{},
 		silentSince: map[path]time.Time{}, silentWithin: map[path]time.Duration{}, had: map[flow]bool{},
 		wasUp: map[path]bool{}, sent: map[sentAddress]bool{},
-		ownedSince: map[netip.Addr]time.Time{}, falseSince: map[string]time.Time{},
-		calmSince: time.Now(), freeSince: time.Now(),
+		ownedSince: map[netip.Addr]time.Time{},
+		calmSince:  time.Now(), freeSince: time.Now(),
 	}
 	for _, router := range h.Routers {
 		r.unrouted[router] = spans{}

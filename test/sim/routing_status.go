@@ -14,8 +14,8 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// falsehoods returns what conditions and statuses say that is false: of Services, NodeRoutings and BGPPeers.
-func (r *routingLaws) falsehoods() []string {
+// findFalsehoods returns what conditions and statuses say that is false: of Services, NodeRoutings and BGPPeers.
+func (r *routingLaws) findFalsehoods() []string {
 	var all []string
 	for _, s := range r.laws.services() {
 		all = append(all, r.falsehoodsOfService(s)...)
@@ -85,21 +85,11 @@ func (r *routingLaws) falsehoodsOfService(s *service) []string {
 
 // inspectStatuses is law 7, while nothing is wrong.
 func (r *routingLaws) inspectStatuses() {
-	before := r.falseSince
-	r.falseSince = map[string]time.Time{}
-	if time.Since(r.calmSince) < calmAfter {
-		return
+	var found []string
+	if time.Since(r.calmSince) >= calmAfter {
+		found = r.findFalsehoods()
 	}
-	for _, what := range r.falsehoods() {
-		since, was := before[what]
-		if !was {
-			since = time.Now()
-		}
-		if r.falseSince[what] = since; time.Since(since) > statusWithin {
-			r.laws.broken("%s, which is false since %s", what, time.Since(since))
-			r.falseSince[what] = time.Now()
-		}
-	}
+	r.falsehoods.note(r.laws, found)
 }
 
 // calmAfter is how long after the last trouble statuses are looked at.
@@ -107,7 +97,7 @@ const calmAfter = 10 * time.Second
 
 // settled is law 7 once all is settled.
 func (r *routingLaws) settled() {
-	for _, what := range r.falsehoods() {
+	for _, what := range r.findFalsehoods() {
 		r.laws.broken("settled: %s, which is false", what)
 	}
 	for _, s := range r.laws.services() {
