@@ -330,9 +330,9 @@ func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*nodesByLBNode
 }
 
 // lostAgents returns what reports whether the agent of a node that is to run that of LBNodeAgent next, or none, is not
-// to be waited for. It has been silent for long; and it has been told to withdraw what it has, or its node is not
-// Ready. While most agents are silent, that a node is not Ready says little: the API server may be away from all of
-// them.
+// to be waited for: the agent has been silent for long, and the manager has told it to withdraw what it has, or its
+// node is not Ready. While most agents are silent, that a node is not Ready says little: the API server may be away
+// from all of them.
 func (r *LBNodeAgentReconciler) lostAgents(
 	nodes []corev1.Node,
 ) func(n *corev1.Node, next string, announcements []v1.Announcement) bool {

@@ -89,8 +89,8 @@ type InterfaceAddressConfig struct {
 	// preferredLifetime in seconds, at most validLifetime; 0 is the same as
 	// validLifetime. It has no effect on IPv6 addresses on a node's own interface:
 	// their preferred lifetime is always 0, so that the node never uses them as a
-	// source address. Nor has it on IPv4 addresses whose validLifetime is 0: the
-	// kernel prefers such an address for as long as it has it.
+	// source address. It has no effect on IPv4 addresses whose validLifetime is 0,
+	// either: the kernel prefers such an address for as long as it has it.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647

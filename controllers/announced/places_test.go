@@ -34,8 +34,8 @@ func on(node string, entries ...[3]string) v1.Announcement {
 // unexplained has nothing to say of any address.
 func unexplained(netip.Addr) placement.Explanation { return placement.Explanation{} }
 
-// TestSilentVirtual has a Virtual address that two nodes report that they announce, and whose agents do not renew their
-// Leases.
+// TestSilentVirtual has two nodes that report that they announce a Virtual address, while neither node's agent renews
+// its Lease.
 func TestSilentVirtual(t *testing.T) {
 	const (
 		addr    = "198.51.100.1"
