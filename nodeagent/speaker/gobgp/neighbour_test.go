@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/osrg/gobgp/v4/pkg/server"
+	"golang.org/x/sys/unix"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
@@ -537,7 +539,15 @@ func countLosses(t *testing.T, router *server.BgpServer) *atomic.Int64 {
 // session is up, and returns the port.
 func startStalledRouter(t *testing.T) (port int32) {
 	t.Helper()
-	listener, err := net.Listen("tcp4", routerAddress+":0")
+	// The buffer is small before there is a connection. The window would else end before what the node has sent, and
+	// the kernel drop the acknowledgements of the keepalives, too.
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) (err error) {
+		controlErr := conn.Control(func(descriptor uintptr) {
+			err = unix.SetsockoptInt(int(descriptor), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096)
+		})
+		return errors.Join(err, controlErr)
+	}}
+	listener, err := config.Listen(t.Context(), "tcp4", routerAddress+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -555,7 +565,6 @@ func startStalledRouter(t *testing.T) (port int32) {
 	}
 	serve := func(conn net.Conn) {
 		defer conn.Close()
-		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 		open, err := bgp.NewBGPOpenMessage(routerASN, 3, netip.MustParseAddr("192.0.2.1"), []bgp.OptionParameterInterface{
 			bgp.NewOptionParameterCapability([]bgp.ParameterCapabilityInterface{bgp.NewCapMultiProtocol(bgp.RF_IPv4_UC)}),
 		})
@@ -575,6 +584,17 @@ func startStalledRouter(t *testing.T) (port int32) {
 	return int32(listener.Addr().(*net.TCPAddr).Port)
 }
 
+// shrinkSendBuffer lets the kernel keep little of what a neighbour does not read. It would else keep megabytes: some
+// ten thousand messages.
+func shrinkSendBuffer(t *testing.T, neighbour netip.Addr, port int32) {
+	t.Helper()
+	forEachConnectionTo(neighbour, int(port), func(descriptor int) {
+		if err := unix.SetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestFaultStalledNeighbour has a router that reads nothing of what changes all the time: the session
 // is reset, and says why. This test shows the row "it has a session, and reads nothing" of docs/trust.md.
 func TestFaultStalledNeighbour(t *testing.T) {
@@ -591,18 +611,26 @@ func TestFaultStalledNeighbour(t *testing.T) {
 	if refused := node.Apply(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
 		t.Fatal(refused.Err())
 	}
-	wasUp, end := false, time.Now().Add(2*time.Minute)
+	upSince, end := time.Time{}, time.Now().Add(2*time.Minute)
 	for round := uint32(0); ; round++ {
 		sessions, err := node.TendSessions(t.Context())
 		if err != nil || len(sessions) != 1 {
 			t.Fatalf("%d sessions, %v", len(sessions), err)
 		}
-		wasUp = wasUp || sessions[0].State == purelbv1.SessionEstablished
-		if wasUp && sessions[0].LastError == errorOfStalled {
+		session := sessions[0]
+		if !upSince.IsZero() && session.LastError == errorOfStalled {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("the session goes on: %+v", sessions[0])
+			t.Fatalf("the session goes on: %+v", session)
+		}
+		if session.State != purelbv1.SessionEstablished {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if !session.Since.Equal(upSince) { // a slow machine may open it more than once
+			upSince = session.Since
+			shrinkSendBuffer(t, session.Neighbour, port)
 		}
 		// Each route has attributes of its own, and so a message.
 		var paths []routes.Path
