@@ -110,12 +110,13 @@ func (w *externalWorld) setOnWrite(f func(isDone bool)) {
 func (w *externalWorld) armKill(random *rand.Rand) (moment string, after time.Duration) {
 	var left atomic.Int32
 	left.Store(int32(1 + random.IntN(3)))
+	die := w.death()
 	isChange := func(r *http.Request) bool { return r.Method != http.MethodGet }
 	switch random.IntN(6) {
 	case 0:
 		w.netbox.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
 			if isChange(r) && left.Add(-1) == 0 {
-				w.die()
+				die()
 				panic(http.ErrAbortHandler)
 			}
 			return false
@@ -124,7 +125,7 @@ func (w *externalWorld) armKill(random *rand.Rand) (moment string, after time.Du
 	case 1, 2:
 		w.netbox.SetFaults(nil, func(r *http.Request, _ int) bool {
 			if isChange(r) && left.Add(-1) == 0 {
-				w.die()
+				die()
 				return false
 			}
 			return true
@@ -133,14 +134,14 @@ func (w *externalWorld) armKill(random *rand.Rand) (moment string, after time.Du
 	case 3:
 		w.setOnWrite(func(isDone bool) {
 			if !isDone && left.Add(-1) == 0 {
-				w.die()
+				die()
 			}
 		})
 		return "before the write to the Service", time.Second
 	case 4:
 		w.setOnWrite(func(isDone bool) {
 			if isDone && left.Add(-1) == 0 {
-				w.die()
+				die()
 			}
 		})
 		return "after the write to the Service", time.Second

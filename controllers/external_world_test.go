@@ -56,7 +56,8 @@ type externalWorld struct {
 	installationID types.UID
 	// ahead is by how much the manager's clock is ahead.
 	ahead atomic.Int64
-	// isDead makes all requests of the manager fail, as those of a process that has ended.
+	// isDead makes all requests of the manager fail, as those of a process that has ended. Each manager
+	// has its own.
 	isDead *atomic.Bool
 	// onWrite is called before and after each write of a Service by the manager. It may be
 	// nil.
@@ -197,8 +198,13 @@ func (w *externalWorld) start() {
 	}
 }
 
-// die makes the manager's requests fail from now on: it has ended in the middle of something.
-func (w *externalWorld) die() { w.isDead.Store(true) }
+// death returns a function that makes the requests of the manager that runs now fail: it has ended
+// in the middle of something. A request of this manager that is served late, when the next one runs
+// already, does not end the next one.
+func (w *externalWorld) death() func() {
+	isDead := w.isDead
+	return func() { isDead.Store(true) }
+}
 
 // prefix makes a prefix in NetBox, and returns its id.
 func (w *externalWorld) prefix(cidr string) int64 {
