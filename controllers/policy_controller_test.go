@@ -530,6 +530,88 @@ func TestAttackSpeaker(t *testing.T) {
 	}
 }
 
+// TestAttackUnreadableTime has an agent and a speaker write times that the API server takes and no client
+// can read, and numbers that are out of range: a list of the kind would fail as a whole. This test shows
+// the rows "write what no client can read, which ends every reader of the kind, the manager first" of
+// docs/trust.md and "write, of its own NodeRouting, what no client can read, which ends every reader of the
+// kind, the manager first" of docs/trust.md.
+func TestAttackUnreadableTime(t *testing.T) {
+	g, ctx := guard(t), context.Background()
+	g.keep("purelb-manager", g.as("purelb-manager"))
+	manager := g.client(g.as("purelb-manager"))
+	agent, speaker := g.agentOn("node1", &headers{}), g.podOn("node2", "purelb-speaker", &headers{})
+	ann := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"},
+		Spec: v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default"}}
+	routing := &v1.NodeRouting{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node2"},
+		Spec: v1.NodeRoutingSpec{NodeName: "node2", LBNodeAgent: "default", Interface: "kube-lb0", RouterID: "192.0.2.1"}}
+	for _, obj := range []client.Object{ann, routing} {
+		g.Expect(manager.Create(ctx, obj)).To(Succeed())
+		t.Cleanup(func() { g.Expect(client.IgnoreNotFound(manager.Delete(ctx, obj))).To(Succeed()) })
+	}
+	condition := func(at string) string {
+		return `"conditions":[{"type":"Ready","status":"True","reason":"R","message":"","lastTransitionTime":"` + at + `"}]`
+	}
+	places := []struct {
+		by      client.Client
+		obj     client.Object
+		counts  string
+		times   map[string]func(at string) string
+		numbers []string
+	}{
+		{agent, ann, `"announced":1,"desired":1`, map[string]func(string) string{
+			"an address": func(at string) string {
+				return `"addresses":[{"address":"10.0.0.1","state":"Announced","lastTransitionTime":"` + at + `"}]`
+			},
+			"a change of what is reachable": func(at string) string {
+				return `"reachability":[{"address":"10.0.0.1","reachable":"True","reason":"R","lastTransitionTime":"` + at + `"}]`
+			},
+			"an answer": func(at string) string {
+				return `"reachability":[{"address":"10.0.0.1","reachable":"True","reason":"R",` +
+					`"lastTransitionTime":"2026-01-02T03:04:05Z","lastReachable":"` + at + `"}]`
+			},
+			"a condition": condition,
+		}, []string{
+			`"announced":2147483648,"desired":1`, `"announced":1,"desired":-1`,
+			`"announced":1,"desired":1,"observedGeneration":9223372036854775808`,
+			`"announced":1,"desired":1,"observedGeneration":1e30`,
+		}},
+		{speaker, routing, `"networks":1,"established":1,"desired":1`, map[string]func(string) string{
+			"a session": func(at string) string {
+				return `"sessions":[{"peer":"p","neighbor":"10.0.0.1","state":"Established","since":"` + at + `"}]`
+			},
+			"a condition": condition,
+		}, []string{
+			`"networks":2147483648,"established":1,"desired":1`, `"networks":1,"established":-1,"desired":1`,
+			`"networks":1,"established":1,"desired":1,"sessions":[{"peer":"p","neighbor":"10.0.0.1",` +
+				`"state":"Established","peerASN":1e30}]`,
+		}},
+	}
+	for _, p := range places {
+		patch := func(status string) error {
+			obj := p.obj.DeepCopyObject().(client.Object)
+			raw := client.RawPatch(types.MergePatchType, []byte(`{"status":{`+status+`}}`))
+			return p.by.Status().Patch(ctx, obj, raw, client.DryRunAll)
+		}
+		for what, at := range p.times {
+			for _, bad := range []string{
+				"2024-01-01t00:00:00z", "2024-01-01T00:00:00z", "2024-01-01 00:00:00Z", "2024-01-01T00:00:00",
+				"2024-01-01T00:00:00.5Z", "2024-01-01T00:00:00+01:00", "2024-01-01",
+			} {
+				g.refusing(func() error { return patch(p.counts + "," + at(bad)) }).Should(MatchError(Or(
+					ContainSubstring("a time of the status is not written as 2006-01-02T15:04:05Z"),
+					ContainSubstring("must be of type date-time"),
+				)), "%s of %T: %s", what, p.obj, bad)
+			}
+			g.Expect(patch(p.counts+","+at("2024-01-01T00:00:00Z"))).To(Succeed(), "%s of %T", what, p.obj)
+		}
+		for _, bad := range p.numbers {
+			g.Expect(patch(bad)).To(Satisfy(apierrors.IsInvalid), "%T: %s", p.obj, bad)
+		}
+	}
+	g.Expect(manager.List(ctx, &v1.AnnouncementList{}, client.InNamespace(namespace))).To(Succeed())
+	g.Expect(manager.List(ctx, &v1.NodeRoutingList{}, client.InNamespace(namespace))).To(Succeed())
+}
+
 // TestPoliciesNotAllowed has a manager without the rights, which says so.
 func TestPoliciesNotAllowed(t *testing.T) {
 	g, ctx := guard(t), context.Background()

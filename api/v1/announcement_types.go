@@ -560,10 +560,14 @@ type AnnouncementStatus struct {
 
 	// announced is how many addresses the node announces, those of the
 	// CommonAnnouncements included.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Announced int32 `json:"announced"`
 
 	// desired is how many addresses the node is to announce, those of the
 	// CommonAnnouncements included.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Desired int32 `json:"desired"`
 
 	// failing is the first address that the node is to announce and does not, with its

@@ -305,6 +305,8 @@ type RoutingSession struct {
 
 	// advertised is how many routes the node has sent to the neighbour.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Advertised int32 `json:"advertised,omitempty"`
 
 	// unsent are ranges of addresses, first-last, that the node is to advertise in the session, and to
@@ -334,8 +336,12 @@ type NodeRoutingStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// established is how many sessions are up.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Established int32 `json:"established"`
 	// desired is how many sessions there are to be.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Desired int32 `json:"desired"`
 
 	// sessionsText is both numbers in one text, for the table.
@@ -344,6 +350,8 @@ type NodeRoutingStatus struct {
 	SessionsText string `json:"sessionsText,omitempty"`
 
 	// networks is how many networks the node advertises.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Networks int32 `json:"networks"`
 
 	// drained means that the node has withdrawn all routes, as spec.drainSince asks, for so
