@@ -2,6 +2,7 @@ package gobgp
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -55,19 +56,44 @@ func closeConnectionsTo(neighbour netip.Addr, port int) (isClosed bool) {
 // then may more wait in the process.
 func hasUnacknowledged(neighbour netip.Addr, port int) bool {
 	isWaiting := false
-	forEachConnectionTo(neighbour, port, func(descriptor int) {
-		waiting, err := unix.IoctlGetInt(descriptor, unix.SIOCOUTQ)
-		isWaiting = isWaiting || err != nil || waiting > 0
-	})
+	forEachConnectionTo(neighbour, port, func(descriptor int) { isWaiting = isWaiting || isUnacknowledged(descriptor) })
 	return isWaiting
+}
+
+// hasAnyUnacknowledged reports whether anybody has still to acknowledge some of what the process has sent by TCP, or
+// whether that cannot be found out.
+func hasAnyUnacknowledged() bool {
+	isWaiting := false
+	err := forEachDescriptor(func(descriptor int) {
+		isWaiting = isWaiting || isConnected(descriptor) && isUnacknowledged(descriptor)
+	})
+	return isWaiting || err != nil
+}
+
+// isUnacknowledged reports whether some of what was sent over a TCP connection is not acknowledged, or the kernel does
+// not say.
+func isUnacknowledged(connection int) bool {
+	waiting, err := unix.IoctlGetInt(connection, unix.SIOCOUTQ)
+	return err != nil || waiting > 0
 }
 
 // forEachConnectionTo calls f with the process's TCP connections to a port of a neighbour.
 func forEachConnectionTo(neighbour netip.Addr, port int, f func(descriptor int)) {
+	_ = forEachDescriptor(func(descriptor int) {
+		if isConnectedTo(descriptor, neighbour, port) {
+			f(descriptor)
+		}
+	})
+}
+
+// forEachDescriptor calls f with all files that the process has open. The error is that of the last file that could not
+// be looked at.
+func forEachDescriptor(f func(descriptor int)) error {
 	entries, err := os.ReadDir(descriptorDir)
 	if err != nil {
-		return
+		return err
 	}
+	var failed error
 	for _, e := range entries {
 		descriptor, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -76,14 +102,27 @@ func forEachConnectionTo(neighbour netip.Addr, port int, f func(descriptor int))
 		// The library may close the file meanwhile, and the number be another file's: the duplicate stays
 		// the same file.
 		duplicate, err := unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
+		if errors.Is(err, unix.EBADF) { // it is closed by now
 			continue
 		}
-		if isConnectedTo(duplicate, neighbour, port) {
-			f(duplicate)
+		if err != nil {
+			failed = err
+			continue
 		}
+		f(duplicate)
 		_ = unix.Close(duplicate)
 	}
+	return failed
+}
+
+// isConnected reports whether a file is a TCP connection.
+func isConnected(descriptor int) bool {
+	kind, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || kind != unix.IPPROTO_TCP {
+		return false
+	}
+	_, err = unix.Getpeername(descriptor)
+	return err == nil
 }
 
 // isConnectedTo reports whether a file is a TCP connection to a port of a neighbour.

@@ -3,10 +3,14 @@
 package gobgp
 
 import (
+	"errors"
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 )
@@ -62,4 +66,48 @@ func TestCloseConnections(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHasAnyUnacknowledged has a neighbour that reads nothing, and then all.
+func TestHasAnyUnacknowledged(t *testing.T) {
+	if !nstest.RunInOwnNamespace(t) {
+		return
+	}
+	nstest.Run(t, "ip link set lo up")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	neighbour, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = neighbour.Close() })
+	becomes := func(want bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); hasAnyUnacknowledged() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("something is unacknowledged: %t", !want)
+			}
+		}
+	}
+	becomes(false)
+	if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	written, err := conn.Write(make([]byte, 100<<20)) // more than the buffers of both sides take
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("%d bytes written: %v", written, err)
+	}
+	becomes(true)
+	if _, err := io.CopyN(io.Discard, neighbour, int64(written)); err != nil {
+		t.Fatal(err)
+	}
+	becomes(false)
 }

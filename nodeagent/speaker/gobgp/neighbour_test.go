@@ -34,7 +34,7 @@ const (
 )
 
 // startRouter starts a router that waits for the node, in an autonomous system, and returns the port.
-func startRouter(t *testing.T, asnOfNode uint32) (router *server.BgpServer, port int32) {
+func startRouter(t testing.TB, asnOfNode uint32) (router *server.BgpServer, port int32) {
 	t.Helper()
 	var errs []error
 	for range 10 { // another program may take the port in between
@@ -275,7 +275,7 @@ func TestRulesRefused(t *testing.T) {
 }
 
 // startNode starts a library that ends with the test.
-func startNode(t *testing.T) *Server {
+func startNode(t testing.TB) *Server {
 	t.Helper()
 	node := New(logr.Discard(), func() {})
 	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11")); err != nil {
@@ -320,6 +320,60 @@ func TestUnsent(t *testing.T) {
 		}
 		sessionWith(t, node, step.name, func(s routes.Session) bool { return slices.Equal(s.Unsent, step.want) })
 	}
+}
+
+// TestCountsRoutesOnce has a session at rest: how many routes it was sent is what was counted last, until a minute is
+// over, something changes, or another session is up. The count is altered here, which shows who uses it.
+func TestCountsRoutesOnce(t *testing.T) {
+	_, port := startRouter(t, nodeASN)
+	node := startNode(t)
+	peer := gracefulRouter(port)
+	path := func(prefix string) routes.Path { return routes.Path{Prefix: netip.MustParsePrefix(prefix)} }
+	apply := func(changes routes.Changes) {
+		t.Helper()
+		if refused := node.Apply(t.Context(), changes); refused.Err() != nil {
+			t.Fatal(refused.Err())
+		}
+	}
+	apply(routes.Changes{
+		AddPaths: []routes.Path{path("198.51.100.1/32"), path("198.51.100.2/32")}, AddPeers: []routes.Peer{peer},
+	})
+	const sent, altered = 2, 7
+	atRest := func(what string, want int) {
+		t.Helper()
+		sessionWith(t, node, what+", and counted", func(s routes.Session) bool {
+			return isUp(s) && s.Advertised == want && !node.isCountDue.Load()
+		})
+		counted, ok := node.advertised[routerAddress]
+		if !ok || len(counted.routes) != 1 || counted.routes[0] != uint64(want) {
+			t.Fatalf("%s: %+v", what, node.advertised)
+		}
+		counted.routes[0] = altered
+	}
+	next := func(what string, want int) {
+		t.Helper()
+		sessions, err := node.TendSessions(t.Context())
+		if err != nil || len(sessions) != 1 || sessions[0].Advertised != want {
+			t.Fatalf("%s: %+v, %v", what, sessions, err)
+		}
+	}
+	atRest("at first", sent)
+	next("at rest", altered)
+	node.countedAt = node.countedAt.Add(-countInterval)
+	next("after a minute", sent)
+
+	atRest("after that", sent)
+	node.advertised[routerAddress] = advertisedRoutes{since: 1, routes: []uint64{altered}}
+	next("in another session", sent)
+
+	atRest("in that", sent)
+	apply(routes.Changes{AddPaths: []routes.Path{path("198.51.100.3/32")}})
+	next("with another route", sent+1)
+
+	atRest("with that", sent+1)
+	apply(routes.Changes{RemovePeers: []routes.Peer{peer}})
+	apply(routes.Changes{AddPeers: []routes.Peer{peer}})
+	atRest("after the neighbour was removed, and added again", sent+1)
 }
 
 // TestUnsentAfterRestart has a session that came up after the node restarted, in which the library has yet to wait for
@@ -429,7 +483,7 @@ func gracefulRouter(port int32) routes.Peer {
 }
 
 // sessionWith waits until the session with the only neighbour is as wanted, and returns it.
-func sessionWith(t *testing.T, node *Server, what string, isSo func(routes.Session) bool) routes.Session {
+func sessionWith(t testing.TB, node *Server, what string, isSo func(routes.Session) bool) routes.Session {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		sessions, err := node.TendSessions(t.Context())

@@ -17,7 +17,7 @@ const (
 	minRefreshes = 10
 	// refreshWindow is as long as the library takes at the most to send maxUnread routes to a neighbour that reads.
 	refreshWindow = 10 * time.Second
-	// refreshCheckInterval is how often the library is asked for how many such requests have come.
+	// refreshCheckInterval is how often it is looked whether such requests may have come.
 	refreshCheckInterval = 250 * time.Millisecond
 )
 
@@ -33,16 +33,34 @@ var errNoConnection = errors.New("there is no connection")
 func (s *Server) boundRefreshes(ctx context.Context) {
 	ticker := time.NewTicker(refreshCheckInterval)
 	defer ticker.Stop()
+	var counted time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
+		now := time.Now()
+		if now.Sub(counted) < refreshWindow && s.isAtRest() {
+			continue
+		}
+		counted = now
 		if err := s.endSessionsWithUnreadRefreshes(ctx); err != nil && ctx.Err() == nil {
 			s.log.Error(err, "Cannot bound what neighbours ask for")
 		}
 	}
+}
+
+// isAtRest reports whether all sessions are up, and nothing waits for any neighbour: no neighbour is slower then than
+// it asks. To ask the library how often it did costs far more.
+func (s *Server) isAtRest() bool {
+	s.mu.Lock()
+	isDown := false
+	for _, e := range s.sessions {
+		isDown = isDown || !e.isUp
+	}
+	s.mu.Unlock()
+	return !isDown && !hasAnyUnacknowledged()
 }
 
 // endSessionsWithUnreadRefreshes ends the sessions whose neighbours have asked for too much that they have not read. It

@@ -50,6 +50,11 @@ type Server struct {
 	// prefixes are those of the node's routes that the library has, and pathCount is how many.
 	prefixes  map[netip.Prefix]bool
 	pathCount atomic.Int64
+	// advertised is how many routes each neighbour has been sent, counted at countedAt; isCountDue is that they are to be
+	// counted again at once.
+	advertised map[string]advertisedRoutes
+	countedAt  time.Time
+	isCountDue atomic.Bool
 	// endWatching ends what watches the sessions: boundRefreshes, and the library's events; nil before the start.
 	endWatching context.CancelFunc
 
@@ -144,6 +149,7 @@ func (s *Server) startLibrary(ctx context.Context, routerID netip.Addr) error {
 // that one neighbour that the library does not take holds up no other. Only without their rules no paths and no
 // neighbours are added.
 func (s *Server) Apply(ctx context.Context, c routes.Changes) routes.Refusals {
+	s.isCountDue.Store(true)
 	refused := routes.Refusals{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
 	for _, prefix := range c.RemovePaths {
 		setError(refused.Paths, prefix, s.removePath(prefix))

@@ -27,6 +27,10 @@ var sessionStates = map[api.PeerState_SessionState]purelbv1.SessionState{
 	api.PeerState_SESSION_STATE_ESTABLISHED: purelbv1.SessionEstablished,
 }
 
+// countInterval is the longest time after which the library is asked again how many routes it has sent to each
+// neighbour, which it finds out for each route anew.
+const countInterval = time.Minute
+
 // errorOfStalled is the error of a neighbour that sends keepalives and reads nothing.
 const errorOfStalled = "the neighbour takes nothing of what the node sends: the session begins anew"
 
@@ -51,12 +55,23 @@ const errorOfLimit = "the neighbour ended the session, as the node sends more ro
 // without bound (RFC 9687).
 func (s *Server) TendSessions(ctx context.Context) ([]routes.Session, error) {
 	s.redialDue(ctx)
+	peers, err := s.listPeers(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var sessions []routes.Session
 	var ofOwnAS, stalled []netip.Addr
-	err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
+	for _, p := range peers {
 		session, hasStalled, ok := s.sessionOf(p)
 		if !ok {
-			return
+			continue
+		}
+		if err := s.fillUnsent(&session); err != nil {
+			s.isCountDue.Store(true)
+			return nil, err
+		}
+		if session.State == purelbv1.SessionEstablished && (!session.HasSentAll || len(session.Unsent) > 0) {
+			s.isCountDue.Store(true)
 		}
 		sessions = append(sessions, session)
 		switch {
@@ -64,14 +79,6 @@ func (s *Server) TendSessions(ctx context.Context) ([]routes.Session, error) {
 			ofOwnAS = append(ofOwnAS, session.Neighbour)
 		case hasStalled:
 			stalled = append(stalled, session.Neighbour)
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list sessions: %w", err)
-	}
-	for i := range sessions {
-		if err := s.fillUnsent(&sessions[i]); err != nil {
-			return nil, err
 		}
 	}
 	for _, addr := range ofOwnAS {
@@ -92,6 +99,75 @@ func (s *Server) TendSessions(ctx context.Context) ([]routes.Session, error) {
 		_ = s.bgp.EnablePeer(ctx, &api.EnablePeerRequest{Address: addr.String()})
 	}
 	return sessions, nil
+}
+
+// listPeers returns the library's neighbours with how many routes each session has been sent. The library is asked for
+// that only if it may have changed: after Apply, after a session has, as long as one has not been sent all, and each
+// countInterval; else it is what it was.
+func (s *Server) listPeers(ctx context.Context) ([]*api.Peer, error) {
+	now := time.Now()
+	counts := s.isCountDue.Swap(false) || now.Sub(s.countedAt) >= countInterval
+	for {
+		var peers []*api.Peer
+		isCounted := true
+		err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{EnableAdvertised: counts}, func(p *api.Peer) {
+			peers, isCounted = append(peers, p), isCounted && (counts || s.fillAdvertised(p))
+		})
+		if err != nil {
+			s.isCountDue.Store(true)
+			return nil, fmt.Errorf("list sessions: %w", err)
+		}
+		if counts {
+			s.countedAt, s.advertised = now, advertisedOf(peers)
+			return peers, nil
+		}
+		if isCounted {
+			return peers, nil
+		}
+		counts = true
+	}
+}
+
+// advertisedRoutes are how many routes of each of the AfiSafis a session has been sent that is up since then.
+type advertisedRoutes struct {
+	since  int64 // in seconds since 1970
+	routes []uint64
+}
+
+// advertisedOf returns what the library has counted, by neighbour with which a session is up.
+func advertisedOf(peers []*api.Peer) map[string]advertisedRoutes {
+	all := map[string]advertisedRoutes{}
+	for _, p := range peers {
+		if p.GetState().GetSessionState() != api.PeerState_SESSION_STATE_ESTABLISHED {
+			continue
+		}
+		counted := advertisedRoutes{since: p.GetTimers().GetState().GetUptime().GetSeconds()}
+		for _, f := range p.AfiSafis {
+			counted.routes = append(counted.routes, f.GetState().GetAdvertised())
+		}
+		all[p.GetState().GetNeighborAddress()] = counted
+	}
+	return all
+}
+
+// fillAdvertised gives a neighbour the last count of the routes that it was sent, and reports whether that is one of
+// this session. A neighbour without a session has been sent none.
+func (s *Server) fillAdvertised(p *api.Peer) bool {
+	if p.GetState().GetSessionState() != api.PeerState_SESSION_STATE_ESTABLISHED {
+		return true
+	}
+	counted, ok := s.advertised[p.GetState().GetNeighborAddress()]
+	since := p.GetTimers().GetState().GetUptime().GetSeconds()
+	if !ok || counted.since != since || len(counted.routes) != len(p.AfiSafis) {
+		return false
+	}
+	for i, f := range p.AfiSafis {
+		if f.State == nil {
+			return false
+		}
+		f.State.Advertised = counted.routes[i]
+	}
+	return true
 }
 
 // fillUnsent lists what a session has not sent of the routes that the library has. The library finds that out for
@@ -259,6 +335,7 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 		s.mu.Unlock()
 		return
 	}
+	s.isCountDue.Store(true)
 	isUp := event.Peer.State.SessionState == bgp.BGP_FSM_ESTABLISHED
 	why := explainDisconnect(event.Peer.State.DisconnectReason, event.Peer.State.DisconnectMessage)
 	switch {
