@@ -106,7 +106,7 @@ func describeReplacement(before *v1.ServiceGroup, after *Group) string {
 		return ""
 	case group.Type != after.Type:
 		return fmt.Sprintf("changes the group from %s to %s", group.Type, after.Type)
-	case group.IsExternal() && group.Netbox.URL != after.Netbox.URL:
+	case group.IsExternal() && group.Netbox.URL != "" && group.Netbox.URL != after.Netbox.URL:
 		return fmt.Sprintf("changes the NetBox from %s to %s", group.Netbox.URL, after.Netbox.URL)
 	case group.IsExternal() && group.Netbox.describeSource() != after.Netbox.describeSource():
 		return fmt.Sprintf("changes the group from %s to %s", group.Netbox.describeSource(), after.Netbox.describeSource())

@@ -200,7 +200,7 @@ func parseNetboxURL(s string) (string, error) {
 		return "", errors.New("must be an http or https URL")
 	case u.User != nil:
 		return "", errors.New("must not have a user or password: the token goes into the Secret")
-	case u.RawQuery != "" || u.Fragment != "":
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return "", errors.New("must not have a query or fragment")
 	}
 	u.Path, u.RawPath = strings.TrimRight(strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/api"), "/"), ""

@@ -178,6 +178,7 @@ func TestParseNetboxURL(t *testing.T) {
 		"https://user:secret@n": `spec.netbox.url: Invalid value: "…": must not have a user or password: the ` +
 			`token goes into the Secret`,
 		"https://n?a=b": `spec.netbox.url: Invalid value: "https://n?a=b": must not have a query or fragment`,
+		"https://n/?":   `spec.netbox.url: Invalid value: "https://n/?": must not have a query or fragment`,
 		"ftp://n":       `spec.netbox.url: Invalid value: "ftp://n": must be an http or https URL`,
 		"netbox":        `spec.netbox.url: Invalid value: "netbox": must be an http or https URL`,
 	} {
@@ -643,6 +644,11 @@ func TestAdmitNetbox(t *testing.T) {
 	}
 	a := allocation.Admission{
 		Inputs: allocation.Inputs{InUse: used}, Namespace: namespace, Groups: []v1.ServiceGroup{before},
+	}
+	broken := before.DeepCopy()
+	broken.Spec.Netbox.URL = "netbox.example" // it was taken while no webhook was there
+	if _, errs := a.AdmitUpdate(broken, &before); len(errs) > 0 {
+		t.Errorf("the URL is mended: %v", errs)
 	}
 	for _, sg := range []v1.ServiceGroup{before, never} {
 		if _, refusal := a.AdmitDelete(&sg); !strings.Contains(refusal, "test/web") {
