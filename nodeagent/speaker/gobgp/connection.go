@@ -65,7 +65,8 @@ func hasUnacknowledged(neighbour netip.Addr, port int) bool {
 func hasAnyUnacknowledged() bool {
 	isWaiting := false
 	err := forEachDescriptor(func(descriptor int) {
-		isWaiting = isWaiting || isConnected(descriptor) && isUnacknowledged(descriptor)
+		_, isConnected := remoteOf(descriptor)
+		isWaiting = isWaiting || isConnected && isUnacknowledged(descriptor)
 	})
 	return isWaiting || err != nil
 }
@@ -86,8 +87,8 @@ func forEachConnectionTo(neighbour netip.Addr, port int, f func(descriptor int))
 	})
 }
 
-// forEachDescriptor calls f with all files that the process has open. The error is that of the last file that could not
-// be looked at.
+// forEachDescriptor calls f with a duplicate of each descriptor that the process has open. It goes on after one that
+// the kernel does not duplicate, and returns why; one that is closed meanwhile is no error.
 func forEachDescriptor(f func(descriptor int)) error {
 	entries, err := os.ReadDir(descriptorDir)
 	if err != nil {
@@ -115,24 +116,20 @@ func forEachDescriptor(f func(descriptor int)) error {
 	return failed
 }
 
-// isConnected reports whether a file is a TCP connection.
-func isConnected(descriptor int) bool {
-	kind, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-	if err != nil || kind != unix.IPPROTO_TCP {
-		return false
+// remoteOf returns the other end of a connection, if a file is one.
+func remoteOf(descriptor int) (remote unix.Sockaddr, isConnected bool) {
+	kind, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil || kind != unix.SOCK_STREAM {
+		return nil, false
 	}
-	_, err = unix.Getpeername(descriptor)
-	return err == nil
+	remote, err = unix.Getpeername(descriptor)
+	return remote, err == nil
 }
 
 // isConnectedTo reports whether a file is a TCP connection to a port of a neighbour.
 func isConnectedTo(descriptor int, neighbour netip.Addr, port int) bool {
-	switch kind, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_TYPE); {
-	case err != nil, kind != unix.SOCK_STREAM:
-		return false
-	}
-	remote, err := unix.Getpeername(descriptor)
-	if err != nil {
+	remote, isConnected := remoteOf(descriptor)
+	if !isConnected {
 		return false
 	}
 	switch at := remote.(type) {

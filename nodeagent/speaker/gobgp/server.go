@@ -50,8 +50,8 @@ type Server struct {
 	// prefixes are those of the node's routes that the library has, and pathCount is how many.
 	prefixes  map[netip.Prefix]bool
 	pathCount atomic.Int64
-	// advertised is how many routes each neighbour has been sent, counted at countedAt; isCountDue is that they are to be
-	// counted again at once.
+	// advertised is how many routes the library said at countedAt that it had sent to each neighbour. TendSessions asks it
+	// again if isCountDue is true.
 	advertised map[string]advertisedRoutes
 	countedAt  time.Time
 	isCountDue atomic.Bool

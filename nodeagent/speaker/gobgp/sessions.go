@@ -101,9 +101,9 @@ func (s *Server) TendSessions(ctx context.Context) ([]routes.Session, error) {
 	return sessions, nil
 }
 
-// listPeers returns the library's neighbours with how many routes each session has been sent. The library is asked for
-// that only if it may have changed: after Apply, after a session has, as long as one has not been sent all, and each
-// countInterval; else it is what it was.
+// listPeers returns the library's neighbours with how many routes it has sent to each. It asks the library for that
+// number only after Apply, after an event of a session, as long as a session has not been sent all routes, and after
+// countInterval. Otherwise it fills in the number that the library said last.
 func (s *Server) listPeers(ctx context.Context) ([]*api.Peer, error) {
 	now := time.Now()
 	counts := s.isCountDue.Swap(false) || now.Sub(s.countedAt) >= countInterval
