@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -551,12 +553,21 @@ func TestAttackUnreadableTime(t *testing.T) {
 	condition := func(at string) string {
 		return `"conditions":[{"type":"Ready","status":"True","reason":"R","message":"","lastTransitionTime":"` + at + `"}]`
 	}
+	const changed = `"lastTransitionTime":"2026-01-02T03:04:05Z"`
+	list := func(name string, count int, format string) string {
+		items := make([]string, count)
+		for i := range items {
+			items[i] = fmt.Sprintf(format, i+1)
+		}
+		return fmt.Sprintf(`"%s":[%s]`, name, strings.Join(items, ","))
+	}
 	places := []struct {
 		by      client.Client
 		obj     client.Object
 		counts  string
 		times   map[string]func(at string) string
 		numbers []string
+		longest string
 	}{
 		{agent, ann, `"announced":1,"desired":1`, map[string]func(string) string{
 			"an address": func(at string) string {
@@ -574,7 +585,11 @@ func TestAttackUnreadableTime(t *testing.T) {
 			`"announced":2147483648,"desired":1`, `"announced":1,"desired":-1`,
 			`"announced":1,"desired":1,"observedGeneration":9223372036854775808`,
 			`"announced":1,"desired":1,"observedGeneration":1e30`,
-		}},
+		}, list("addresses", v1.MaxAddressesPerAnnouncement, `{"address":"10.0.0.%[1]d","state":"Announced",`+
+			changed+`}`) + "," +
+			list("reachability", v1.MaxAddressesPerAnnouncement, `{"address":"10.0.0.%[1]d","reachable":"True","reason":"R",`+
+				`"lastReachable":"2026-01-02T03:04:05Z",`+changed+`}`) + "," +
+			list("conditions", 8, `{"type":"C%[1]d","status":"True","reason":"R","message":"",`+changed+`}`)},
 		{speaker, routing, `"networks":1,"established":1,"desired":1`, map[string]func(string) string{
 			"a session": func(at string) string {
 				return `"sessions":[{"peer":"p","neighbor":"10.0.0.1","state":"Established","since":"` + at + `"}]`
@@ -584,7 +599,9 @@ func TestAttackUnreadableTime(t *testing.T) {
 			`"networks":2147483648,"established":1,"desired":1`, `"networks":1,"established":-1,"desired":1`,
 			`"networks":1,"established":1,"desired":1,"sessions":[{"peer":"p","neighbor":"10.0.0.1",` +
 				`"state":"Established","peerASN":1e30}]`,
-		}},
+		}, list("sessions", 32, `{"peer":"p%[1]d","neighbor":"10.0.0.%[1]d","state":"Established",`+
+			`"since":"2026-01-02T03:04:05Z"}`) + "," +
+			list("conditions", 8, `{"type":"C%[1]d","status":"True","reason":"R","message":"",`+changed+`}`)},
 	}
 	for _, p := range places {
 		patch := func(status string) error {
@@ -604,6 +621,7 @@ func TestAttackUnreadableTime(t *testing.T) {
 			}
 			g.Expect(patch(p.counts+","+at("2024-01-01T00:00:00Z"))).To(Succeed(), "%s of %T", what, p.obj)
 		}
+		g.Expect(patch(p.counts+","+p.longest)).To(Succeed(), "%T: as many times as it takes", p.obj)
 		for _, bad := range p.numbers {
 			g.Expect(patch(bad)).To(Satisfy(apierrors.IsInvalid), "%T: %s", p.obj, bad)
 		}
