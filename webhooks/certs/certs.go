@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,8 @@ type Source struct {
 	// dir is the folder with a copy of the certificate, by which the rotator knows that the
 	// Secret has arrived.
 	dir string
+	// loaded has an element after a certificate has been read from the Secret.
+	loaded chan struct{}
 }
 
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=purelb-system,verbs=get;list;watch;create;update
@@ -62,7 +65,10 @@ type Source struct {
 
 // New makes a Source. It makes the certificate, and renews it, while mgr runs.
 func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (*Source, error) {
-	s := &Source{secret: types.NamespacedName{Namespace: o.Namespace, Name: o.Secret}, trusted: make(chan struct{})}
+	s := &Source{
+		secret:  types.NamespacedName{Namespace: o.Namespace, Name: o.Secret},
+		trusted: make(chan struct{}), loaded: make(chan struct{}, 1),
+	}
 	err := makeSecret(ctx, c, s.secret)
 	if err != nil {
 		return nil, err
@@ -106,7 +112,53 @@ func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (
 	if err != nil {
 		return nil, fmt.Errorf("set up the webhooks' certificate: %w", err)
 	}
+	// One replica judges by its clock: two clocks that differ would never agree.
+	err = mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		s.discardFromFuture(ctx, mgr, c)
+		return nil
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("set up the check of the webhooks' certificate: %w", err)
+	}
 	return s, nil
+}
+
+// discardFromFuture empties the Secret, which the rotator then fills anew, if its certificate is not
+// valid yet: the manager's clock was ahead when it made the certificate. The rotator itself
+// looks only at the certificate's end.
+func (s *Source) discardFromFuture(ctx context.Context, mgr manager.Manager, c client.Client) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.loaded:
+		case <-time.After(time.Minute): // the clock may have been set back
+		}
+		cert := s.certificate.Load()
+		if cert == nil || !time.Now().Before(cert.Leaf.NotBefore) {
+			continue
+		}
+		log := mgr.GetLogger().WithValues("secret", s.secret, "notBefore", cert.Leaf.NotBefore)
+		if err := s.emptySecret(ctx, c, cert); err != nil {
+			log.Error(err, "Cannot replace the webhooks' certificate, which is not valid yet")
+			continue
+		}
+		log.Info("Replaced the webhooks' certificate, which was not valid yet: this node's clock was set back")
+	}
+}
+
+// emptySecret takes the certificate out of the Secret, unless the Secret has another one already.
+func (s *Source) emptySecret(ctx context.Context, c client.Client, cert *tls.Certificate) error {
+	var secret corev1.Secret
+	if err := c.Get(ctx, s.secret, &secret); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	now, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	if err != nil || !now.Leaf.Equal(cert.Leaf) {
+		return nil //nolint:nilerr // the rotator replaces what cannot be parsed
+	}
+	secret.Data = nil
+	return c.Update(ctx, &secret)
 }
 
 // makeSecret makes an empty Secret, which the rotator fills.
@@ -130,6 +182,10 @@ func (s *Source) load(mgr manager.Manager, obj any) {
 		return
 	}
 	s.certificate.Store(&cert)
+	select {
+	case s.loaded <- struct{}{}:
+	default: // it is to be looked at already
+	}
 	if err := os.WriteFile(filepath.Join(s.dir, corev1.TLSCertKey), secret.Data[corev1.TLSCertKey], 0o600); err != nil {
 		mgr.GetLogger().Error(err, "Cannot write the webhooks' certificate to its folder")
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -119,10 +121,46 @@ func TestSource(t *testing.T) {
 	}).WithTimeout(time.Minute).Should(Succeed())
 	g.Expect(created.Load()).To(Equal(int32(2)), "at the start, and when it was deleted")
 
+	// A certificate that a manager made whose clock was a day ahead is replaced.
+	g.Expect(c.Update(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: secret},
+		Data:       certificateFrom(t, time.Now().Add(24*time.Hour)),
+	})).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		var now corev1.Secret
+		g.Expect(c.Get(ctx, client.ObjectKey{Namespace: "default", Name: secret}, &now)).To(Succeed())
+		block, _ := pem.Decode(now.Data[corev1.TLSCertKey])
+		g.Expect(block).NotTo(BeNil())
+		g.Expect(trusted(g)).To(Equal(block.Bytes))
+	}).WithTimeout(time.Minute).Should(Succeed())
+
 	// A configuration that is applied anew is trusted again.
 	g.Expect(c.Delete(ctx, configuration)).To(Succeed())
 	configuration.ResourceVersion, configuration.UID = "", ""
 	configuration.Webhooks[0].ClientConfig.CABundle = nil
 	g.Expect(c.Create(ctx, configuration)).To(Succeed())
 	g.Eventually(func(g Gomega) { trusted(g) }).WithTimeout(time.Minute).Should(Succeed())
+}
+
+// certificateFrom makes the content of the Secret, valid from a time on for a year, as the rotator would
+// have made it then.
+func certificateFrom(t *testing.T, begin time.Time) map[string][]byte {
+	t.Helper()
+	g := NewWithT(t)
+	r := &rotator.CertRotator{
+		CAName: "purelb-ca", CAOrganization: "purelb", DNSName: "hook.default.svc",
+		ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	end := begin.AddDate(1, 0, 0)
+	authority, err := r.CreateCACert(begin, end)
+	g.Expect(err).NotTo(HaveOccurred())
+	cert, key, err := r.CreateCertPEM(authority, begin, end)
+	g.Expect(err).NotTo(HaveOccurred())
+	authorityKey := pem.EncodeToMemory(&pem.Block{
+		Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(authority.Key),
+	})
+	return map[string][]byte{
+		"ca.crt": authority.CertPEM, "ca.key": authorityKey,
+		corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key,
+	}
 }
