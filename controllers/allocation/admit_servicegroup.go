@@ -15,18 +15,19 @@ import (
 
 // AdmitCreate checks a ServiceGroup that is about to be created.
 func (a *Admission) AdmitCreate(sg *v1.ServiceGroup) (warnings []string, errs field.ErrorList) {
-	v := a.judge(sg)
+	v := a.judge(nil, sg)
 	errs = slices.Concat(v.Errors, a.refuseReservationsInUse(nil, sg))
 	return a.warningsBeside(v, errs), errs
 }
 
 // AdmitUpdate checks a change of a ServiceGroup. A change that leaves the specification as
-// it is is never refused. It needs InUse.
+// it is is never refused, nor one that leaves the group with addresses of another group that it had
+// before. It needs InUse.
 func (a *Admission) AdmitUpdate(before, after *v1.ServiceGroup) (warnings []string, errs field.ErrorList) {
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	v := a.judge(after)
+	v := a.judge(before, after)
 	if v.Reason == v1.ReasonOutOfScope {
 		return []string{v.Errors[0].Error()}, nil // the group has no effect, whatever it says
 	}
@@ -114,13 +115,33 @@ func describeReplacement(before *v1.ServiceGroup, after *Group) string {
 	return ""
 }
 
-// judge returns the verdict that a group would get if all others were older.
-func (a *Admission) judge(sg *v1.ServiceGroup) *Verdict {
+// judge returns the verdict that a group would get if all others were older, and if only the addresses
+// that it gains beside those of before, which may be nil, could be theirs already: of the
+// others it is warned.
+func (a *Admission) judge(before, sg *v1.ServiceGroup) *Verdict {
 	if sg.Namespace != a.Namespace {
 		return OutOfScopeVerdict(sg, a.Namespace)
 	}
 	_, accepted := newCatalog(a.groupsExcept(sg.Name), a.Namespace)
-	return accepted.judge(sg)
+	v := accepted.judge(sg)
+	if v.Reason != v1.ReasonOverlap || before == nil {
+		return v
+	}
+	group, _, _ := ParseGroup(before)
+	had := addressesOf(group.Ranges)
+	isGained := map[string]bool{} // by field
+	for _, r := range v.Group.Ranges {
+		if accepted.gainsOverlap(&v.Group, r, had) {
+			isGained[r.Path.String()] = true
+		}
+	}
+	v.Errors = slices.DeleteFunc(v.Errors, func(e *field.Error) bool {
+		if !isGained[e.Field] {
+			v.Warnings = append(v.Warnings, fmt.Sprintf("%s: %s: the group had them too before this change", e.Field, e.Detail))
+		}
+		return !isGained[e.Field]
+	})
+	return v
 }
 
 func (a *Admission) groupsExcept(name string) []v1.ServiceGroup {

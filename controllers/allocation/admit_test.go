@@ -155,6 +155,41 @@ func TestAdmitUpdate(t *testing.T) {
 	}
 }
 
+// TestAdmitUpdateOfOverlapping refuses what a change makes worse of an overlap that is there already, and
+// warns of what it leaves.
+func TestAdmitUpdateOfOverlapping(t *testing.T) {
+	const overlap = "range %s overlaps range 10.0.0.4-10.0.0.9 of ServiceGroup b, which has these addresses already"
+	neighbour := groupMadeAt(t, "b", 2, "local: {pool: 10.0.0.4-10.0.0.9, subnet: 10.0.0.0/24}")
+	spec := func(ranges string) string { return "local: {pool: " + ranges + ", subnet: 10.0.0.0/24}" }
+	before := groupMadeAt(t, "a", 1, spec("10.0.0.1-10.0.0.5"))
+	for _, row := range []struct{ name, spec, warning, want string }{
+		{"another policy", spec("10.0.0.1-10.0.0.5") + "\npolicyLocal: Allow",
+			"spec.local.pool: " + fmt.Sprintf(overlap, "10.0.0.1-10.0.0.5") + ": the group had them too before this change", ""},
+		{"part of the overlap", spec("10.0.0.1-10.0.0.4"),
+			"spec.local.pool: " + fmt.Sprintf(overlap, "10.0.0.1-10.0.0.4") + ": the group had them too before this change", ""},
+		{"addresses of nobody", spec("10.0.0.0-10.0.0.5"),
+			"spec.local.pool: " + fmt.Sprintf(overlap, "10.0.0.0-10.0.0.5") + ": the group had them too before this change", ""},
+		{"no overlap", spec("10.0.0.1-10.0.0.3"), "", ""},
+		{"one address more", spec("10.0.0.1-10.0.0.6"), "",
+			`spec.local.pool: Invalid value: "10.0.0.1-10.0.0.6": ` + fmt.Sprintf(overlap, "10.0.0.1-10.0.0.6")},
+		{"others instead", spec("10.0.0.7-10.0.0.8"), "",
+			`spec.local.pool: Invalid value: "10.0.0.7-10.0.0.8": ` + fmt.Sprintf(overlap, "10.0.0.7-10.0.0.8")},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			after := before.DeepCopy()
+			after.Spec = group(t, "a", row.spec).Spec
+			warnings, errs := admissionOf("", before, neighbour).AdmitUpdate(&before, after)
+			got := ""
+			if len(errs) > 0 {
+				got = errs.ToAggregate().Error()
+			}
+			if warning := strings.Join(warnings, "\n"); got != row.want || warning != row.warning {
+				t.Errorf("got  %q, warnings %q\nwant %q, warnings %q", got, warning, row.want, row.warning)
+			}
+		})
+	}
+}
+
 // TestAdmitPolicyLocal warns the author of a ServiceGroup of what becomes of Services.
 func TestAdmitPolicyLocal(t *testing.T) {
 	const pool = "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}"

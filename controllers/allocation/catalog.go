@@ -164,16 +164,38 @@ func (a acceptedGroups) judge(sg *v1.ServiceGroup) *Verdict {
 		v.Reason, v.Message = whyNoRanges(sg)
 		return v
 	}
+	if errs = a.overlapErrors(&group); len(errs) > 0 {
+		return v.refuse(v1.ReasonOverlap, errs)
+	}
+	return v
+}
+
+// overlapErrors says which ranges of a group have addresses of a group that is accepted already.
+func (a acceptedGroups) overlapErrors(group *Group) field.ErrorList {
+	var errs field.ErrorList
 	for _, r := range group.Ranges {
-		if other, theirs, overlaps := a.groupOverlapping(&group, r); overlaps {
+		if other, theirs, overlaps := a.groupOverlapping(group, r); overlaps {
 			errs = append(errs, field.Invalid(r.Path, r.PoolText,
 				fmt.Sprintf("range %s overlaps range %s of ServiceGroup %s, which has these addresses already", r, theirs, other)))
 		}
 	}
-	if len(errs) > 0 {
-		return v.refuse(v1.ReasonOverlap, errs)
+	return errs
+}
+
+// gainsOverlap reports whether a range of a group has addresses in common with a group that is accepted
+// already, and those are not all in had.
+func (a acceptedGroups) gainsOverlap(group *Group, r Range, had *netipx.IPSet) bool {
+	var b netipx.IPSetBuilder
+	b.AddRange(r.Addrs)
+	b.RemoveSet(had)
+	gained, err := b.IPSet()
+	if err != nil {
+		return true // only for ranges that are not valid
 	}
-	return v
+	return slices.ContainsFunc(gained.Ranges(), func(addrs netipx.IPRange) bool {
+		_, _, overlaps := a.groupOverlapping(group, Range{Addrs: addrs})
+		return overlaps
+	})
 }
 
 // whyNoRanges says why the status of an external group has no ranges.
