@@ -27,6 +27,24 @@ func AdmissionOf(ctx context.Context, c client.Reader, namespace string) (*alloc
 	return &allocation.Admission{Inputs: *inputs, Namespace: namespace, Groups: groups}, nil
 }
 
+// AdmissionOfGroups is AdmissionOf with InUse and the labels of all namespaces, by which a ServiceGroup is
+// checked that is the first one to select namespaces.
+func AdmissionOfGroups(
+	ctx context.Context, c client.Reader, namespace string, isDefaultLoadBalancer bool,
+) (*allocation.Admission, error) {
+	a, err := AdmissionOf(ctx, c, namespace)
+	if err != nil {
+		return nil, err
+	}
+	if a.NamespaceLabels == nil {
+		if a.NamespaceLabels, err = namespaceLabels(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	a.InUse, err = GatherInUse(ctx, c, isDefaultLoadBalancer)
+	return a, err
+}
+
 // GatherInUse reads, from the cache, which Services have which addresses in use.
 func GatherInUse(ctx context.Context, c client.Reader, isDefaultLoadBalancer bool) (*allocation.InUse, error) {
 	services, err := listServices(ctx, c)

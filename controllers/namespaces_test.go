@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -113,5 +114,31 @@ func TestNamespaceLabelsChanged(t *testing.T) {
 	if namespaceLabelsChanged.Create(event.CreateEvent{}) || namespaceLabelsChanged.Delete(event.DeleteEvent{}) ||
 		!namespaceLabelsChanged.Generic(event.GenericEvent{}) {
 		t.Error("other events")
+	}
+}
+
+// TestAdmissionOfGroups checks a change by which a group is the first to select namespaces: the namespace of
+// the Service that has its address, and no other.
+func TestAdmissionOfGroups(t *testing.T) {
+	ns := namespaceWith(map[string]string{"tier": "gold"})
+	before := oneAddress("default", "10.0.0.1-10.0.0.9")
+	r, c := allocator(t, before, ns, benchService("a/web", "10.0.0.1", "default", v1.PoolTypeRemote))
+	for tier, want := range map[string]string{
+		"gold": "",
+		"free": "spec.allowedNamespaces: leaves out namespaces with 1 address in use by 1 Service (a/web): they stay until " +
+			"their Services go or ask for another group",
+	} {
+		a, err := AdmissionOfGroups(t.Context(), c, r.Namespace, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := before.DeepCopy()
+		after.Spec.AllowedNamespaces = &v1.AllowedNamespaces{
+			From: v1.NamespacesFromSelector, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": tier}},
+		}
+		warnings, errs := a.AdmitUpdate(before, after)
+		if got := strings.Join(warnings, "\n"); got != want || len(errs) > 0 {
+			t.Errorf("%s: got %q, errors %v, want %q", tier, got, errs, want)
+		}
 	}
 }

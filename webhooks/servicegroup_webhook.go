@@ -91,12 +91,7 @@ func (w *serviceGroupValidator) ValidateDelete(ctx context.Context, sg *v1.Servi
 
 // admissionWithInUse reads what a change of a ServiceGroup is checked against.
 func (w *serviceGroupValidator) admissionWithInUse(ctx context.Context) (*allocation.Admission, error) {
-	a, err := controllers.AdmissionOf(ctx, w.reader, w.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	a.InUse, err = controllers.GatherInUse(ctx, w.reader, w.IsDefaultLoadBalancer)
-	return a, err
+	return controllers.AdmissionOfGroups(ctx, w.reader, w.Namespace, w.IsDefaultLoadBalancer)
 }
 
 // invalidError returns the answer for errors in fields, or nil if there are none.

@@ -47,10 +47,7 @@ func NewCluster(ctx context.Context, o *Objects, namespace string) (*Cluster, er
 		}
 	}
 	var err error
-	if c.Admission, err = controllers.AdmissionOf(ctx, o, namespace); err != nil {
-		return nil, err
-	}
-	if c.Admission.InUse, err = controllers.GatherInUse(ctx, o, c.IsDefaultLoadBalancer); err != nil {
+	if c.Admission, err = controllers.AdmissionOfGroups(ctx, o, namespace, c.IsDefaultLoadBalancer); err != nil {
 		return nil, err
 	}
 	c.PlacementInputs, err = controllers.PlacementInputs(
