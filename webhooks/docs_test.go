@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/routing"
 )
 
 // TestDocs compares the messages of all tables with the headings of
@@ -190,7 +192,21 @@ func rareMessages(t *testing.T) (all []string) {
 			all = append(all, err.Detail)
 		}
 	}
-	return all
+
+	// Two groups have one address, and one network.
+	sg, other := groupOf(pool), groupOf("remote: {pool: 10.0.0.9-10.0.0.12, subnet: 10.0.0.0/24}\nbgp: {prepend: 1}")
+	other.Name = "other"
+	changed := groupOf(pool + "\nautoAssign: true")
+	groups := []v1.ServiceGroup{sg, other}
+	a = allocation.Admission{
+		Namespace: namespace, Groups: groups, Inputs: allocation.Inputs{InUse: allocation.NewInUse()},
+	}
+	overlapping, _ := a.AdmitUpdate(&sg, &changed)
+	sharing, _ := routing.AdmitGroup(&sg, &changed, groups, nil, nil)
+	if len(overlapping) == 0 || len(sharing) == 0 {
+		t.Errorf("warnings: %q and %q", overlapping, sharing)
+	}
+	return slices.Concat(all, overlapping, sharing)
 }
 
 var value = regexp.MustCompile(`^(Forbidden|Invalid value): ("(\\.|[^"\\])*": |-?[0-9]+: )?`)

@@ -35,7 +35,7 @@ func (w *serviceGroupValidator) ValidateCreate(ctx context.Context, sg *v1.Servi
 		return nil, apierrors.NewInternalError(err)
 	}
 	warnings, errs := a.AdmitCreate(sg)
-	bgpWarnings, bgpErrs, err := w.admitBGP(ctx, a, sg)
+	bgpWarnings, bgpErrs, err := w.admitBGP(ctx, a, nil, sg)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -52,7 +52,7 @@ func (w *serviceGroupValidator) ValidateUpdate(
 	}
 	warnings, errs := a.AdmitUpdate(before, after)
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
-		bgpWarnings, bgpErrs, err := w.admitBGP(ctx, a, after)
+		bgpWarnings, bgpErrs, err := w.admitBGP(ctx, a, before, after)
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
@@ -61,9 +61,9 @@ func (w *serviceGroupValidator) ValidateUpdate(
 	return warnings, invalidError("ServiceGroup", after.Name, errs)
 }
 
-// admitBGP checks how the addresses of a ServiceGroup are advertised.
+// admitBGP checks how the addresses of a ServiceGroup are advertised that is created or, with before, changed.
 func (w *serviceGroupValidator) admitBGP(
-	ctx context.Context, a *allocation.Admission, sg *v1.ServiceGroup,
+	ctx context.Context, a *allocation.Admission, before, sg *v1.ServiceGroup,
 ) (admission.Warnings, field.ErrorList, error) {
 	if sg.Namespace != w.Namespace {
 		return nil, nil, nil // the group has no effect
@@ -72,7 +72,7 @@ func (w *serviceGroupValidator) admitBGP(
 	if err != nil {
 		return nil, nil, err
 	}
-	warnings, errs := routing.AdmitGroup(sg, a.Groups, peers, a.ServicesWithPolicyLocal(sg.Name))
+	warnings, errs := routing.AdmitGroup(before, sg, a.Groups, peers, a.ServicesWithPolicyLocal(sg.Name))
 	return warnings, errs, nil
 }
 

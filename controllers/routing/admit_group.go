@@ -14,15 +14,20 @@ import (
 )
 
 // AdmitGroup checks how a ServiceGroup's addresses are advertised, given all BGPPeers, the other groups,
-// and the Services with externalTrafficPolicy Local that have addresses of the group. Two groups may share a
-// network, one route, only if they say the same of it.
+// and the Services with externalTrafficPolicy Local that have addresses of the group. before is the group that
+// is changed, nil if it is new. Two groups may share a network, one route, only if they say the same of it. Of
+// two that share one already AdmitGroup only warns: one of them has to be changed before the other.
 func AdmitGroup(
-	sg *v1.ServiceGroup, groups []v1.ServiceGroup, peers []v1.BGPPeer, withPolicyLocal []string,
+	before, sg *v1.ServiceGroup, groups []v1.ServiceGroup, peers []v1.BGPPeer, withPolicyLocal []string,
 ) (warnings []string, errs field.ErrorList) {
 	path := field.NewPath("spec", "bgp")
 	group, _, parseErrs := allocation.ParseGroup(sg)
 	if len(parseErrs) > 0 {
 		return nil, nil // they are reported as such
+	}
+	var groupBefore allocation.Group
+	if before != nil {
+		groupBefore, _, _ = allocation.ParseGroup(before)
 	}
 	for i := range groups {
 		other := &groups[i]
@@ -31,9 +36,13 @@ func AdmitGroup(
 		}
 		theirs, _, _ := allocation.ParseGroup(other)
 		if network, shared := sharedNetwork(&group, &theirs); shared {
-			errs = append(errs, field.Invalid(path, field.OmitValueType{}, fmt.Sprintf(
-				"the addresses of ServiceGroup %s are in the same network %s, which is one route: both have to say the same, or "+
-					"set another aggregation", other.Name, network)))
+			text := fmt.Sprintf("the addresses of ServiceGroup %s are in the same network %s, which is one route: both have "+
+				"to say the same, or set another aggregation", other.Name, network)
+			if _, already := sharedNetwork(&groupBefore, &theirs); already {
+				warnings = append(warnings, fmt.Sprintf("%s: %s", path, text))
+				continue
+			}
+			errs = append(errs, field.Invalid(path, field.OmitValueType{}, text))
 		}
 	}
 	if len(errs) > 0 {

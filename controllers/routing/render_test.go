@@ -774,12 +774,51 @@ func TestAdmitGroup(t *testing.T) {
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			warnings, errs := routing.AdmitGroup(&row.sg, []v1.ServiceGroup{row.sg, row.other}, row.peers, nil)
+			warnings, errs := routing.AdmitGroup(nil, &row.sg, []v1.ServiceGroup{row.sg, row.other}, row.peers, nil)
 			if got := fmt.Sprint(errs.ToAggregate()); !strings.Contains(got, row.refused) || row.refused == "" && len(errs) > 0 {
 				t.Errorf("refused for %q, not %q", got, row.refused)
 			}
 			if got := strings.Join(warnings, "; "); !strings.HasPrefix(got, row.warns) || row.warns == "" && got != "" {
 				t.Errorf("warnings: %q, not %q", got, row.warns)
+			}
+		})
+	}
+}
+
+// TestAdmitGroupSharing changes a group that shares a network with another one, and says something else of it:
+// what is so already is warned of, so that one group can be changed after the other.
+func TestAdmitGroupSharing(t *testing.T) {
+	group := func(name, pool string, prepend int32) *v1.ServiceGroup {
+		sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "purelb-system"}}
+		sg.Spec.Remote = &v1.RemotePools{
+			PoolSet: v1.PoolSet{V4Pools: []v1.AddressPool{{Pool: pool, Subnet: "203.0.113.0/24", Aggregation: "/28"}}},
+		}
+		sg.Spec.BGP = &v1.ServiceGroupBGPSpec{ServiceGroupBGP: v1.ServiceGroupBGP{Prepend: prepend}}
+		return sg
+	}
+	const shares = "the addresses of ServiceGroup b are in the same network 203.0.113.0/28, which is one route: both " +
+		"have to say the same, or set another aggregation"
+	const refused, warned = "spec.bgp: Invalid value: " + shares, "spec.bgp: " + shares
+	for _, row := range []struct {
+		name           string
+		before, other  *v1.ServiceGroup
+		refused, warns string
+	}{
+		{"a new one", nil, group("b", "203.0.113.8-203.0.113.9", 0), refused, ""},
+		{"both said the same", group("a", "203.0.113.1", 0), group("b", "203.0.113.8", 0), "", warned},
+		{"they differed", group("a", "203.0.113.1", 1), group("b", "203.0.113.8", 0), "", warned},
+		{"they were apart", group("a", "203.0.113.17", 2), group("b", "203.0.113.8", 0), refused, ""},
+		{"they say the same at last", group("a", "203.0.113.1", 0), group("b", "203.0.113.8", 2), "", ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			after := group("a", "203.0.113.1", 2)
+			warnings, errs := routing.AdmitGroup(row.before, after, []v1.ServiceGroup{*row.other}, nil, nil)
+			refused := ""
+			if len(errs) > 0 {
+				refused = errs.ToAggregate().Error()
+			}
+			if warns := strings.Join(warnings, "; "); refused != row.refused || warns != row.warns {
+				t.Errorf("refused %q, warned of %q\nwant %q and %q", refused, warns, row.refused, row.warns)
 			}
 		})
 	}
@@ -807,7 +846,7 @@ func TestAdmitGroupPolicyLocal(t *testing.T) {
 		sg := v1.ServiceGroup{Spec: v1.ServiceGroupSpec{Remote: &v1.RemotePools{PoolSet: v1.PoolSet{V4Pools: []v1.AddressPool{
 			{Pool: "203.0.113.0/28", Subnet: "203.0.113.0/24", Aggregation: v1.Aggregation(row.aggregation)},
 		}}}}}
-		warnings, errs := routing.AdmitGroup(&sg, nil, row.peers, row.local)
+		warnings, errs := routing.AdmitGroup(nil, &sg, nil, row.peers, row.local)
 		if got := strings.Join(warnings, "; "); got != row.want || len(errs) > 0 {
 			t.Errorf("%s: %q, not %q; %v", row.name, got, row.want, errs)
 		}

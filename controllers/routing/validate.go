@@ -76,7 +76,7 @@ func isInternal(peer v1.PeerASN, own uint32) bool {
 }
 
 // PeerWarnings is what the author of a BGPPeer may not have meant: nodes are all nodes with their
-// labels.
+// labels and gateways.
 func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 	var warnings []string
 	selected := selectNodes(p, nodes)
@@ -117,27 +117,44 @@ func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 		}
 	}
 	for i := range peers {
-		if other := &peers[i]; other.Name != p.Name && other.Namespace == p.Namespace && p.Spec.PeerAddress != "" &&
-			other.Spec.PeerAddress == p.Spec.PeerAddress {
-			if both := nodesOfBoth(p, other, nodes); len(both) > 0 {
-				warnings = append(
-					warnings,
-					fmt.Sprintf(
-						"spec.peerAddress: BGPPeer %s has this neighbour on %s already: the older of the two counts there", other.Name,
-						textlimit.List(both, maxNamedInMessage, ", "),
-					),
-				)
-			}
+		other := &peers[i]
+		if other.Name == p.Name || other.Namespace != p.Namespace {
+			continue
+		}
+		if both := nodesWithNeighbourOfBoth(p, other, nodes); len(both) > 0 {
+			warnings = append(
+				warnings,
+				fmt.Sprintf(
+					"spec.%s: BGPPeer %s has this neighbour on %s already: the older of the two counts there", neighbourField(p),
+					other.Name, textlimit.List(both, maxNamedInMessage, ", "),
+				),
+			)
 		}
 	}
 	return warnings
 }
 
-func nodesOfBoth(p, other *v1.BGPPeer, nodes []Node) []string {
+// neighbourField returns the field by which a BGPPeer says who the neighbour is.
+func neighbourField(p *v1.BGPPeer) string {
+	switch {
+	case p.Spec.Interface != "":
+		return "interface"
+	case p.Spec.PeerAddress != "":
+		return "peerAddress"
+	}
+	return "discover"
+}
+
+// nodesWithNeighbourOfBoth returns the nodes to which two BGPPeers give the same neighbour.
+func nodesWithNeighbourOfBoth(p, other *v1.BGPPeer, nodes []Node) []string {
 	var both []string
 	others := selectNodes(other, nodes)
 	for _, n := range selectNodes(p, nodes) {
-		if slices.ContainsFunc(others, func(o *Node) bool { return o.Name == n.Name }) {
+		if !slices.Contains(others, n) {
+			continue
+		}
+		theirs := neighboursOf(other, n, nil)
+		if slices.ContainsFunc(neighboursOf(p, n, nil), func(at neighbour) bool { return slices.Contains(theirs, at) }) {
 			both = append(both, n.Name)
 		}
 	}

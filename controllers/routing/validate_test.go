@@ -152,7 +152,29 @@ func TestPeerWarnings(t *testing.T) {
 		{"another has another neighbour", at, "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.2", "", ""},
 		{
 			"both take gateways", "peerASN: 1\nmyASN: 2\ndiscover: DefaultGateway",
+			"peerASN: 1\nmyASN: 2\ndiscover: DefaultGateway", "",
+			"spec.discover: BGPPeer q has this neighbour on n1, n2 already: the older of the two counts there",
+		},
+		{
+			"another takes gateways, and the address is one", at + there, "peerASN: 1\nmyASN: 2\ndiscover: DefaultGateway", "",
+			"spec.peerAddress: BGPPeer q has this neighbour on n2 already: the older of the two counts there",
+		},
+		{
+			"another takes gateways, and the address is none", "peerASN: 1\nmyASN: 2\npeerAddress: 192.0.2.9",
 			"peerASN: 1\nmyASN: 2\ndiscover: DefaultGateway", "", "",
+		},
+		{
+			"another has the neighbour in another spelling", "peerASN: 1\nmyASN: 2\npeerAddress: 2001:DB8:0::9",
+			"peerASN: 1\nmyASN: 2\npeerAddress: 2001:db8::9", "",
+			"spec.peerAddress: BGPPeer q has this neighbour on n1, n2 already: the older of the two counts there",
+		},
+		{
+			"another has the interface", "peerASN: 1\nmyASN: 2\ninterface: eth1", "peerASN: 1\nmyASN: 3\ninterface: eth1", "",
+			"spec.interface: BGPPeer q has this neighbour on n1, n2 already: the older of the two counts there",
+		},
+		{
+			"another has another interface", "peerASN: 1\nmyASN: 2\ninterface: eth1",
+			"peerASN: 1\nmyASN: 3\ninterface: eth2", "", "",
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
