@@ -244,7 +244,7 @@ func (c *cluster) placementNode(
 		}
 		node.HandsOverAsCordoned = agent.Spec.OnUnschedulable == v1.UnschedulableHandOver && isUnschedulable(n)
 		if agent.Spec.Local != nil {
-			node.VirtualInterface = cmp.Or(string(agent.Spec.Local.DummyInterface), node.VirtualInterface)
+			node.VirtualInterface = agents.VirtualInterface(agent)
 			node.ProbeTime = probeTime(agent.Spec.Local.ProbeConfig)
 			node.AllowedSubnets = allowedSubnets(agent)
 			failover := agent.Spec.Local.Failover

@@ -41,7 +41,7 @@ func (w *lbNodeAgentValidator) ValidateCreate(ctx context.Context, a *v1.LBNodeA
 	if err := agents.OutOfScopeError(a, w.Namespace); err != nil {
 		return nil, invalidError("LBNodeAgent", a.Name, append(agents.Validate(a), err))
 	}
-	warnings, err := w.validate(ctx, a)
+	warnings, err := w.validate(ctx, nil, a)
 	if err != nil {
 		return warnings, err
 	}
@@ -59,7 +59,7 @@ func (w *lbNodeAgentValidator) ValidateUpdate(
 	if err := agents.OutOfScopeError(after, w.Namespace); err != nil {
 		return admission.Warnings{err.Error()}, nil // the object has no effect, whatever it says
 	}
-	warnings, err := w.validate(ctx, after)
+	warnings, err := w.validate(ctx, before, after)
 	if err != nil || agents.StrandingField(before, after) == nil {
 		return warnings, err
 	}
@@ -137,7 +137,10 @@ func (w *lbNodeAgentValidator) describeStranded(ctx context.Context, before, aft
 	return allocation.DescribeInUse(len(stranded), slices.Sorted(maps.Keys(services))), nil
 }
 
-func (w *lbNodeAgentValidator) validate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
+// validate checks an LBNodeAgent that replaces before or, where before is nil, is new.
+func (w *lbNodeAgentValidator) validate(
+	ctx context.Context, before, a *v1.LBNodeAgent,
+) (admission.Warnings, error) {
 	if errs := agents.Validate(a); len(errs) > 0 {
 		return nil, invalidError("LBNodeAgent", a.Name, errs)
 	}
@@ -148,6 +151,15 @@ func (w *lbNodeAgentValidator) validate(ctx context.Context, a *v1.LBNodeAgent) 
 	var nodes corev1.NodeList
 	if err := w.reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("list Nodes: %w", err))
+	}
+	var announcements v1.AnnouncementList
+	if err := w.reader.List(
+		ctx, &announcements, client.InNamespace(w.Namespace), client.UnsafeDisableDeepCopy,
+	); err != nil {
+		return nil, apierrors.NewInternalError(fmt.Errorf("list Announcements: %w", err))
+	}
+	if errs := agents.CheckVirtualInterface(before, a, nodes.Items, announcements.Items); len(errs) > 0 {
+		return nil, invalidError("LBNodeAgent", a.Name, errs)
 	}
 	return agents.SelectionWarnings(a, all.Items, nodes.Items), nil
 }

@@ -123,6 +123,27 @@ func agentRows() []agentRow {
 			"a virtual interface with a space", rack, local("dummyInterface: 'a b'"),
 			refusedAt("spec.local.dummyInterface", "a b", `spec.local.dummyInterface in body should match '^[^/\s:]+$'`),
 		},
+		{
+			"a virtual interface by a template", rack, local("dummyInterface: lb%d"),
+			refusedAt("spec.local.dummyInterface", "lb%d",
+				"must not have a %: Linux makes an interface of another name from it"),
+		},
+		{
+			"a virtual interface for Local addresses", rack, local("interfaces: [eth0, eth1], dummyInterface: eth1"),
+			refusedAt("spec.local.dummyInterface", "eth1",
+				"is one of spec.local.interfaces: an interface is for Local addresses or for Virtual ones"),
+		},
+		{
+			"the default virtual interface for Local addresses", rack, local("interfaces: [kube-lb0]"),
+			refusedAt("spec.local.dummyInterface", "kube-lb0",
+				"is one of spec.local.interfaces: an interface is for Local addresses or for Virtual ones"),
+		},
+		{
+			"a virtual interface that a node reports", "a-all", "local: {dummyInterface: eth0}",
+			refusedAt("spec.local.dummyInterface", "eth0",
+				"is for Local addresses on node node1: name an interface that the agents make, such as kube-lb0"),
+		},
+		{"a virtual interface that other nodes report", rack, local("dummyInterface: eth0"), fromDefault},
 
 		// Lifetimes.
 		{"60 seconds", rack, lifetimes("localInterface", "validLifetime: 60, preferredLifetime: 60"), fromDefault},

@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -43,6 +44,10 @@ func Validate(a *v1.LBNodeAgent) field.ErrorList {
 	}
 	if local.DummyInterface != "" {
 		errs = append(errs, validateInterface(local.DummyInterface, path.Child("dummyInterface"))...)
+		if strings.Contains(string(local.DummyInterface), "%") {
+			errs = append(errs, field.Invalid(path.Child("dummyInterface"), string(local.DummyInterface),
+				"must not have a %: Linux makes an interface of another name from it"))
+		}
 	}
 	if c := local.AddressConfig; c != nil {
 		path := path.Child("addressConfig")
@@ -106,6 +111,50 @@ func validateLifetimes(c *v1.InterfaceAddressConfig, valid int32, path *field.Pa
 			fmt.Sprintf("must not be longer than validLifetime, which is %d", valid))}
 	}
 	return nil
+}
+
+// VirtualInterface returns the interface on which the agents of an LBNodeAgent put Virtual addresses.
+func VirtualInterface(a *v1.LBNodeAgent) string {
+	if a.Spec.Local == nil {
+		return v1.DefaultDummyInterface
+	}
+	return cmp.Or(string(a.Spec.Local.DummyInterface), v1.DefaultDummyInterface)
+}
+
+// CheckVirtualInterface finds out that the virtual interface of LBNodeAgent after, which replaces before or is new, is
+// one that holds Local addresses: the agents would take them off it. What nodes report of their interfaces
+// only counts where the LBNodeAgent names another virtual interface than before, and never for the default
+// name: so no node can refuse other changes.
+func CheckVirtualInterface(
+	before, after *v1.LBNodeAgent, nodes []corev1.Node, announcements []v1.Announcement,
+) field.ErrorList {
+	path, name := field.NewPath("spec", "local", "dummyInterface"), VirtualInterface(after)
+	if after.Spec.Local != nil && slices.Contains(after.Spec.Local.Interfaces, v1.InterfaceName(name)) {
+		return field.ErrorList{field.Invalid(path, name,
+			"is one of spec.local.interfaces: an interface is for Local addresses or for Virtual ones")}
+	}
+	if name == v1.DefaultDummyInterface || before != nil && VirtualInterface(before) == name {
+		return nil
+	}
+	having := map[string]bool{}
+	for i := range announcements {
+		a := &announcements[i]
+		having[a.Spec.NodeName] = having[a.Spec.NodeName] || slices.ContainsFunc(
+			a.Status.Interfaces, func(nic v1.NodeInterface) bool { return string(nic.Name) == name },
+		)
+	}
+	var names []string
+	for i := range nodes {
+		if n := &nodes[i]; having[n.Name] && selects(after, n.Labels) {
+			names = append(names, n.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, name, fmt.Sprintf(
+		"is for Local addresses on %s: name an interface that the agents make, such as %s",
+		listNodes(names), v1.DefaultDummyInterface))}
 }
 
 // StrandingField returns the field by which a change of an LBNodeAgent may leave addresses

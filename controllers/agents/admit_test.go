@@ -127,3 +127,56 @@ func TestWithdrawal(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckVirtualInterface has what the webhook's table has not: changes of an LBNodeAgent for nodes n1, which
+// reports eth0 and kube-lb0, and n2, which reports eth1.
+func TestCheckVirtualInterface(t *testing.T) {
+	named := func(virtual string, interfaces ...v1.InterfaceName) *v1.LBNodeAgent {
+		return &v1.LBNodeAgent{Spec: v1.LBNodeAgentSpec{
+			Local: &v1.LBNodeAgentLocal{DummyInterface: v1.InterfaceName(virtual), Interfaces: interfaces},
+		}}
+	}
+	var nodes []corev1.Node
+	var announcements []v1.Announcement
+	for name, nics := range map[string][]v1.NodeInterface{
+		"n1": {{Name: "eth0"}, {Name: "kube-lb0"}}, "n2": {{Name: "eth1"}},
+	} {
+		nodes = append(nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"node": name}}})
+		announcements = append(announcements, v1.Announcement{
+			Spec: v1.AnnouncementSpec{NodeName: name}, Status: v1.AnnouncementStatus{Interfaces: nics},
+		})
+	}
+	onOne := named("eth1")
+	onOne.Spec.NodeSelector = map[string]string{"node": "n1"}
+	isLocal := func(node string) string {
+		return "is for Local addresses on node " + node + ": name an interface that the agents make, such as kube-lb0"
+	}
+	const isBoth = "is one of spec.local.interfaces: an interface is for Local addresses or for Virtual ones"
+	for _, row := range []struct {
+		name          string
+		before, after *v1.LBNodeAgent
+		want          string
+	}{
+		{"a new one without local", nil, &v1.LBNodeAgent{}, ""},
+		{"the default, which a node reports", nil, named("kube-lb0"), ""},
+		{"back to the default", named("lb0"), named(""), ""},
+		{"a free name", named("kube-lb0"), named("lb0"), ""},
+		{"a name of one node", named("kube-lb0"), named("eth1"), isLocal("n2")},
+		{"a name of a node that is not selected", nil, onOne, ""},
+		{"the name that it had", named("eth0"), named("eth0", "eth2"), ""},
+		{"also for Local addresses, as it was", named("eth0", "eth0"), named("eth0", "eth0"), isBoth},
+		{"the default for Local addresses", nil, named("", "eth0", "kube-lb0"), isBoth},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := ""
+			for _, err := range agents.CheckVirtualInterface(row.before, row.after, nodes, announcements) {
+				if got += err.Detail; err.Field != "spec.local.dummyInterface" {
+					t.Errorf("field %s", err.Field)
+				}
+			}
+			if got != row.want {
+				t.Errorf("got %q, want %q", got, row.want)
+			}
+		})
+	}
+}

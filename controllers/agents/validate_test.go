@@ -84,6 +84,9 @@ func TestValidate(t *testing.T) {
 			"such a virtual interface", local(v1.LBNodeAgentLocal{DummyInterface: "a234567890123456"}),
 			[]string{"spec.local.dummyInterface"},
 		},
+		{
+			"a template of names", local(v1.LBNodeAgentLocal{DummyInterface: "lb%d"}), []string{"spec.local.dummyInterface"},
+		},
 
 		{"equal lifetimes", onInterface(lifetimes(ptr.To[int32](100), ptr.To[int32](100))), nil},
 		{
