@@ -122,6 +122,9 @@ func ofConfig(t *testing.T, components ...string) objects {
 			u.SetAnnotations(annotations)
 		case "ServiceAccount":
 			u.Object["imagePullSecrets"] = []any{}
+		case "NetworkPolicy": // without "from" the rule means the same
+			spec := u.Object["spec"].(map[string]any)
+			spec["ingress"].([]any)[0].(map[string]any)["from"] = []any{}
 		}
 		all[fileName(u)] = u.Object
 	}
@@ -255,6 +258,22 @@ func TestChartValues(t *testing.T) {
 				"kubectl.kubernetes.io/default-container": "manager", "sidecar.istio.io/inject": "false",
 			},
 		},
+		"manager: {extraArgs: null}": {
+			"deployment-purelb-manager.yaml", []string{"args"},
+			[]any{"manager", "--namespace=$(NAMESPACE)", "--pod-name=$(POD_NAME)"},
+		},
+		"networkPolicy: {enabled: true, webhooksFrom: [{ipBlock: {cidr: 192.0.2.0/28}}], metricsFrom: null}": {
+			"networkpolicy-purelb-manager.yaml", []string{"spec", "ingress"}, []any{
+				map[string]any{
+					"from":  []any{map[string]any{"ipBlock": map[string]any{"cidr": "192.0.2.0/28"}}},
+					"ports": []any{map[string]any{"port": "webhook", "protocol": "TCP"}},
+				},
+				map[string]any{"from": []any{}, "ports": []any{map[string]any{"port": "metrics", "protocol": "TCP"}}},
+			},
+		},
+		"{enabled: true, manager: {replicas: 1}}": {
+			"deployment-purelb-manager.yaml", []string{"spec", "replicas"}, float64(1),
+		},
 		"manager: {podLabels: null, podAnnotations: null, extraEnv: null}": {
 			"deployment-purelb-manager.yaml", []string{"spec", "template", "metadata", "annotations"}, map[string]any{
 				"kubectl.kubernetes.io/default-container": "manager",
@@ -328,6 +347,10 @@ func TestChartRefusesValues(t *testing.T) {
 		"manager: {podLabels: {a: 1}}":            "podLabels",
 		"prometheus: {labels: [a]}":               "labels",
 		"imagePullSecrets: [registry]":            "imagePullSecrets",
+		"crds: null":                              "crds",
+		"manager: null":                           "manager",
+		"enabled: 'yes'":                          "enabled",
+		"networkPolicy: {webhooksFrom: 10.0.0.1}": "webhooksFrom",
 	} {
 		if _, err := render(t, namespace, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)

@@ -150,6 +150,8 @@ func templateOf(u *unstructured.Unstructured) string {
 		insert(".Values.imagePullSecrets | toJson", "imagePullSecrets")
 	case "ServiceMonitor", "PrometheusRule":
 		insert(mergedWith(u.GetLabels(), ".Values.prometheus.labels"), "metadata", "labels")
+	case "NetworkPolicy":
+		insertSources(u, valueOf)
 	case "Deployment":
 		insert(".Values.manager.replicas | toJson", "spec", "replicas")
 		for field, value := range map[string]string{"labels": "podLabels", "annotations": "podAnnotations"} {
@@ -178,6 +180,24 @@ func templateOf(u *unstructured.Unstructured) string {
 	})
 }
 
+// insertSources puts, for each port that a NetworkPolicy opens, an expression in place of whence it can be reached.
+func insertSources(u *unstructured.Unstructured, valueOf func(expression string) string) {
+	rules, _, err := unstructured.NestedSlice(u.Object, "spec", "ingress")
+	if err != nil {
+		panic(err) // the object has another form than config/ gives it
+	}
+	values := map[string]string{"webhook": "webhooksFrom", "metrics": "metricsFrom"} // by port
+	for _, rule := range rules {
+		port := rule.(map[string]any)["ports"].([]any)[0].(map[string]any)["port"].(string)
+		rule.(map[string]any)["from"] = valueOf(
+			fmt.Sprintf(".Values.networkPolicy.%s | default list | toJson", values[port]),
+		)
+	}
+	if err := unstructured.SetNestedSlice(u.Object, rules, "spec", "ingress"); err != nil {
+		panic(err)
+	}
+}
+
 // mergedWith returns an expression for a map of texts with what a value of the chart adds to it.
 func mergedWith(own map[string]string, value string) string {
 	return fmt.Sprintf("merge (fromJson %q) (%s | default dict) | toJson", jsonOf(own), value)
@@ -204,7 +224,7 @@ func insertIntoContainer(u *unstructured.Unstructured, valueOf func(expression s
 	}
 	container["image"] = valueOf(`include "purelb.image" . | toJson`)
 	list := strings.Join(args, " ")
-	container["args"] = valueOf(fmt.Sprintf("concat (list %s) .Values.manager.extraArgs | toJson", list))
+	container["args"] = valueOf(fmt.Sprintf("concat (list %s) (.Values.manager.extraArgs | default list) | toJson", list))
 	container["env"] = valueOf(
 		fmt.Sprintf("concat (fromJsonArray %q) (.Values.manager.extraEnv | default list) | toJson", jsonOf(container["env"])),
 	)
