@@ -112,6 +112,7 @@ var _ = Describe("The dashboard", func() {
 				nodes = append(nodes, holder)
 			}
 		}
+		p.waitUntilSome(ctx, fmt.Sprintf(`purelb_lbnodeagent_announced{service=%q}`, s.namespace+"/local-0"))
 		// A rate begins with the second request of a kind.
 		fromNetbox := n.virtualGroup(ctx, s)
 		for _, name := range []string{"routed", "routed-too"} {
