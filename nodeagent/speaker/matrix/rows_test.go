@@ -5,6 +5,7 @@ package matrix
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -30,14 +31,19 @@ const (
 	deadTime     = time.Minute // of an agent at the most, while endpoints leave
 	bootTime     = 2 * time.Second
 	manyCount    = 1000
+	settleTime   = 15 * time.Second // until what a speaker did last is over
+	restTime     = 45 * time.Second // for which a speaker's cost at rest is measured
 )
 
 // Names of figures that only some rows have.
 const (
-	deadFigure  = "route to a node that does not answer stays, ms"
-	manyFigure  = "all routes at the peer after, ms"
-	refedFigure = "all routes back after the peer's restart, ms"
-	flapsFigure = "flaps"
+	deadFigure       = "route to a node that does not answer stays, ms"
+	manyFigure       = "all routes at the peer after, ms"
+	announcedFigure  = "all routes at the peer after the nodes have the addresses, ms"
+	refedFigure      = "all routes back after the peer's restart, ms"
+	restTimeFigure   = "speaker at rest, s of a processor per min"
+	restMemoryFigure = "speaker at rest, MiB resident"
+	flapsFigure      = "flaps"
 )
 
 // attempt is one trial: a row's function makes something happen, and returns when it has been undone.
@@ -455,16 +461,54 @@ func (a *attempt) addMany() {
 	since := time.Now()
 	each(func(s *corev1.Service) error { return a.api.Create(a.t.Context(), s) })
 	a.services += count
+	a.areAnnounced(a.services * len(a.ipFamilies()))
+	announced := time.Now()
 	a.isBackSince(time.Time{}, a.nodes...)
 	a.figures[manyFigure] = trial.Milliseconds(time.Since(since))
+	a.figures[announcedFigure] = trial.Milliseconds(time.Since(announced))
 	since = time.Now()
 	a.routers.restart(a.t)
 	a.isBackSince(since, a.nodes...)
 	a.figures[refedFigure] = trial.Milliseconds(time.Since(since))
+	a.rest()
 	each(func(s *corev1.Service) error { return a.api.Delete(a.t.Context(), s) })
 	a.services = before
 	a.isBackSince(time.Time{}, a.nodes...)
 	a.remove(a.t, many)
+}
+
+// areAnnounced waits until each node has so many addresses on its virtual interface.
+func (a *attempt) areAnnounced(count int) {
+	a.t.Helper()
+	for _, n := range a.nodes {
+		last := 0
+		isSo := func() bool {
+			last = strings.Count(n.where.Run(a.t, "ip -o address show dev kube-lb0 scope global"), " inet")
+			time.Sleep(100 * time.Millisecond) // so that looking takes no processor from what is looked at
+			return last >= count
+		}
+		if !a.becomes(isSo) {
+			a.fail(a.t, "a node lacks addresses", fmt.Sprintf("%s has %d of %d", n.name, last, count))
+		}
+	}
+}
+
+// rest measures what a speaker costs while nothing happens: the most of all nodes' speakers.
+func (a *attempt) rest() {
+	a.t.Helper()
+	time.Sleep(settleTime)
+	before := map[*node]time.Duration{}
+	for _, n := range a.nodes {
+		before[n], _ = n.speaker.cost(a.t)
+	}
+	began := time.Now()
+	time.Sleep(restTime)
+	for _, n := range a.nodes {
+		spent, resident := n.speaker.cost(a.t)
+		perMinute := (spent - before[n]).Seconds() / time.Since(began).Minutes()
+		a.figures[restTimeFigure] = max(a.figures[restTimeFigure], perMinute)
+		a.figures[restMemoryFigure] = max(a.figures[restMemoryFigure], float64(resident)/(1<<20))
+	}
 }
 
 // waitLong counts how often a session or its BFD is not as before, while nothing happens.
