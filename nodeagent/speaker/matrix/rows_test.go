@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
+	"github.com/purelb/purelb-operator/test/measure"
 	"github.com/purelb/purelb-operator/test/proof/trial"
 )
 
@@ -33,6 +34,7 @@ const (
 	manyCount    = 1000
 	settleTime   = 15 * time.Second // until what a speaker did last is over
 	restTime     = 45 * time.Second // for which a speaker's cost at rest is measured
+	lookAtNodes  = 100 * time.Millisecond
 )
 
 // Names of figures that only some rows have.
@@ -41,7 +43,7 @@ const (
 	manyFigure       = "all routes at the peer after, ms"
 	announcedFigure  = "all routes at the peer after the nodes have the addresses, ms"
 	refedFigure      = "all routes back after the peer's restart, ms"
-	restTimeFigure   = "speaker at rest, s of a processor per min"
+	restTimeFigure   = "speaker at rest, ms of a processor per min"
 	restMemoryFigure = "speaker at rest, MiB resident"
 	flapsFigure      = "flaps"
 )
@@ -461,8 +463,7 @@ func (a *attempt) addMany() {
 	since := time.Now()
 	each(func(s *corev1.Service) error { return a.api.Create(a.t.Context(), s) })
 	a.services += count
-	a.areAnnounced(a.services * len(a.ipFamilies()))
-	announced := time.Now()
+	announced := a.announcedAt(a.services * len(a.ipFamilies()))
 	a.isBackSince(time.Time{}, a.nodes...)
 	a.figures[manyFigure] = trial.Milliseconds(time.Since(since))
 	a.figures[announcedFigure] = trial.Milliseconds(time.Since(announced))
@@ -477,38 +478,59 @@ func (a *attempt) addMany() {
 	a.remove(a.t, many)
 }
 
-// areAnnounced waits until each node has so many addresses on its virtual interface.
-func (a *attempt) areAnnounced(count int) {
+// announcedAt waits until each node has so many addresses on its virtual interface, and returns when the nodes were
+// looked at, at most each lookAtNodes, and had them.
+func (a *attempt) announcedAt(count int) time.Time {
 	a.t.Helper()
-	for _, n := range a.nodes {
-		last := 0
-		isSo := func() bool {
-			last = strings.Count(n.where.Run(a.t, "ip -o address show dev kube-lb0 scope global"), " inet")
-			time.Sleep(100 * time.Millisecond) // so that looking takes no processor from what is looked at
-			return last >= count
+	ticker := time.NewTicker(lookAtNodes)
+	defer ticker.Stop()
+	var at time.Time
+	lacking := ""
+	haveAll := func() bool {
+		<-ticker.C
+		at = time.Now()
+		for _, n := range a.nodes {
+			has := strings.Count(n.where.Run(a.t, "ip -o address show dev kube-lb0 scope global"), " inet")
+			if has < count {
+				lacking = fmt.Sprintf("%s has %d of %d", n.name, has, count)
+				return false
+			}
 		}
-		if !a.becomes(isSo) {
-			a.fail(a.t, "a node lacks addresses", fmt.Sprintf("%s has %d of %d", n.name, last, count))
-		}
+		return true
 	}
+	if !a.becomes(haveAll) {
+		a.fail(a.t, "a node lacks addresses", lacking)
+	}
+	return at
 }
 
 // rest measures what a speaker costs while nothing happens: the most of all nodes' speakers.
 func (a *attempt) rest() {
 	a.t.Helper()
 	time.Sleep(settleTime)
-	before := map[*node]time.Duration{}
+	began, before := time.Now(), map[*node]time.Duration{}
 	for _, n := range a.nodes {
-		before[n], _ = n.speaker.cost(a.t)
+		before[n] = a.cpuTime(n.speaker)
 	}
-	began := time.Now()
 	time.Sleep(restTime)
 	for _, n := range a.nodes {
-		spent, resident := n.speaker.cost(a.t)
-		perMinute := (spent - before[n]).Seconds() / time.Since(began).Minutes()
+		perMinute := trial.Milliseconds(a.cpuTime(n.speaker)-before[n]) / time.Since(began).Minutes()
+		resident, err := measure.ResidentMiB(n.speaker.process.Process.Pid)
+		if err != nil {
+			a.t.Fatal(err)
+		}
 		a.figures[restTimeFigure] = max(a.figures[restTimeFigure], perMinute)
-		a.figures[restMemoryFigure] = max(a.figures[restMemoryFigure], float64(resident)/(1<<20))
+		a.figures[restMemoryFigure] = max(a.figures[restMemoryFigure], resident)
 	}
+}
+
+func (a *attempt) cpuTime(p *program) time.Duration {
+	a.t.Helper()
+	spent, err := measure.CPUTime(p.process.Process.Pid)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return spent
 }
 
 // waitLong counts how often a session or its BFD is not as before, while nothing happens.

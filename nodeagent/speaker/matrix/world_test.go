@@ -12,8 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -84,27 +82,6 @@ func (p *program) end(signal syscall.Signal) {
 }
 
 func (p *program) runs() bool { return p.process != nil }
-
-// cost returns for how long the program's process has had a processor, and how many bytes of it are resident. The
-// source is proc_pid_stat(5), in ticks of 10 ms.
-func (p *program) cost(t testing.TB) (processor time.Duration, resident int64) {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.process.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The name, which is in brackets, may have blanks; the state comes after it, as the third field.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	number := func(field int) int64 {
-		n, err := strconv.ParseInt(fields[field-3], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	const tick = 10 * time.Millisecond // USER_HZ is 100
-	return time.Duration(number(14)+number(15)) * tick, number(24) * int64(os.Getpagesize())
-}
 
 // world is PureLB on a topology.
 type world struct {
