@@ -1,11 +1,14 @@
 package link
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -81,6 +84,99 @@ func TestAgentAddresses(t *testing.T) {
 			expect("eth0", "2001:db8::1/64")
 		})
 	}
+}
+
+// TestAgentAddressesListed replaces what a Reader has listed, as if the kernel had been watched for long, and looks
+// whether the Reader lists again.
+func TestAgentAddressesListed(t *testing.T) {
+	const listed, remembered = "192.0.2.1/24", "192.0.2.9/24"
+	for _, row := range []struct {
+		name    string
+		tagged  bool
+		happens func(r *Reader)
+		want    string
+	}{
+		{"nothing", true, func(*Reader) {}, remembered},
+		{"the kernel keeps no tags", false, func(*Reader) {}, listed},
+		{"nothing for a while", true, func(r *Reader) { r.last.at = r.last.at.Add(-listAgainAfter) }, listed},
+		{"a change", true, func(r *Reader) { r.known.markStale() }, listed},
+		{"a change shortly before the listing", true, func(r *Reader) {
+			r.known.changedAt = r.last.at.Add(-quietTime / 2)
+		}, listed},
+		{"the kernel is not watched any more", true, func(r *Reader) { r.known.setWatched(false) }, listed},
+		{"the kernel is watched anew", true, func(r *Reader) { r.known.setWatched(true) }, listed},
+		{"it is about another interface", true, func(r *Reader) { r.last.iface = "eth1" }, listed},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			addVethPair(t)
+			path := filepath.Join(t.TempDir(), OwnershipFileName)
+			reader, err := OpenReader(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if row.tagged {
+				err = reader.Add(addressOnEth0(listed))
+			} else {
+				agent := openWithoutTags(t, path)
+				err = agent.Add(addressOnEth0(listed))
+				text, contentErr := agent.ownershipFile.Content()
+				err = errors.Join(err, contentErr, file.Replace(path, text))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			reader.known.isWatched, reader.known.changedAt = true, time.Now().Add(-time.Hour)
+			expect := func(want string) {
+				t.Helper()
+				got, err := reader.AgentAddresses("eth0")
+				if err != nil || !slices.Equal(got, []netip.Prefix{netip.MustParsePrefix(want)}) {
+					t.Errorf("addresses: %v, %v; want %s", got, err, want)
+				}
+			}
+			expect(listed)
+			reader.last.addresses = []netip.Prefix{netip.MustParsePrefix(remembered)}
+			row.happens(reader)
+			expect(row.want)
+		})
+	}
+}
+
+// TestAgentAddressesWatched has an address added while the kernel is watched: it is not what was listed before.
+func TestAgentAddressesWatched(t *testing.T) {
+	agent := addVethPair(t)
+	reader, err := OpenReader(filepath.Join(t.TempDir(), OwnershipFileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- reader.Watch(ctx, func() {}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	becomes := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("not in time: " + what)
+			}
+		}
+	}
+	becomes("the kernel is watched", func() bool { return reader.known.isQuiet(time.Now()) })
+	reader.known.mu.Lock()
+	reader.known.changedAt = time.Now().Add(-time.Hour)
+	reader.known.mu.Unlock()
+	reader.last = agentListing{iface: "eth0", at: time.Now()}
+	if err := agent.Add(addressOnEth0("192.0.2.1/24")); err != nil {
+		t.Fatal(err)
+	}
+	becomes("the address is listed", func() bool {
+		own, err := reader.AgentAddresses("eth0")
+		return err == nil && len(own) == 1
+	})
 }
 
 // TestFaultOwnershipFileUnreadable has a file that is damaged: it is an error, and not that the agent has no

@@ -39,6 +39,8 @@ type known struct {
 	// the last listing began, at listedAt.
 	isWatched, isCurrent bool
 	listedAt             time.Time
+	// changedAt is when Watch last heard of a change by others, or began to hear of changes.
+	changedAt time.Time
 }
 
 // knownAddress is an address, as the kernel listed it or the agent set it at a time.
@@ -86,14 +88,21 @@ func (k *known) beginListing(now time.Time) {
 func (k *known) setWatched(isWatched bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.isWatched, k.isCurrent = isWatched, false
+	k.isWatched, k.isCurrent, k.changedAt = isWatched, false, time.Now()
 }
 
 // markStale notes that something has changed that is not noted.
 func (k *known) markStale() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.isCurrent = false
+	k.isCurrent, k.changedAt = false, time.Now()
+}
+
+// isQuiet reports whether Watch has heard of all changes since a time, and there was none.
+func (k *known) isQuiet(since time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.isWatched && k.changedAt.Before(since)
 }
 
 // noteListed replaces links and routes by those that the kernel has listed.
