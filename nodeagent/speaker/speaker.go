@@ -158,6 +158,8 @@ type state struct {
 	held           routes.Config
 	routerID       netip.Addr
 	libraryRefusal libraryRefusal
+	// settledOn is the basis on which the library holds all that it is to hold; without a routing if it may not.
+	settledOn basis
 	// blockedReason says why nothing can be changed; empty if it can. The routes stay meanwhile.
 	blockedReason string
 	// isRestart means that an earlier speaker ran since the node booted.
@@ -198,6 +200,18 @@ func (s *state) failureGap(before, after purelbv1.NodeRoutingStatus) time.Durati
 	}
 	s.failures.Reset()
 	return 0
+}
+
+// basis is what the node is to advertise on, neighbours apart, which are looked up each time.
+type basis struct {
+	routing   *purelbv1.NodeRouting
+	addresses []netip.Prefix
+	phase     routes.DrainPhase
+}
+
+// equal reports whether two bases are the same. A NodeRouting is replaced and never changed.
+func (b basis) equal(other basis) bool {
+	return b.routing == other.routing && b.phase == other.phase && slices.Equal(b.addresses, other.addresses)
 }
 
 // libraryRefusal is what the library has refused. A new process tries at once.
@@ -400,23 +414,16 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, isDrained))
 	}
 	s.state.blockedReason = ""
-	desired := routes.Decide(routes.Inputs{
-		Spec: routing.Spec, Networks: routes.Networks(addresses), AddressesOn: s.addressesOn, Drain: phase,
-		Held: s.state.held.Peers, Password: passwordReader(s.PasswordDir), RouterAddressOn: s.routerAddressOn,
-		IsRestart: s.state.isRestart,
-	})
-	desired, lingering, lingerWait := s.state.lingering.AddTo(s.state.held, desired, now)
-	s.state.lingering = lingering
 	next := pollInterval
 	if !s.mayOpenSessions(ctx) {
 		next = proxyInterval
 	}
-	retryWait, err := s.apply(ctx, desired, now)
+	holdWait, err := s.hold(ctx, basis{routing, addresses, phase}, now)
 	if !isDeleted {
 		s.saveCheckpoint(routing)
 	}
 	listErr := s.reportSessions(ctx, routing, isDrained)
-	for _, wait := range []time.Duration{drainWait, lingerWait, retryWait} {
+	for _, wait := range []time.Duration{drainWait, holdWait} {
 		if wait > 0 {
 			next = min(next, wait)
 		}
@@ -424,11 +431,45 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	return next, errors.Join(err, listErr)
 }
 
+// hold makes the library hold what is to be held on a basis, and returns when that has to be done again; 0 is when
+// the basis changes. It does nothing if the library holds it already.
+func (s *Speaker) hold(ctx context.Context, on basis, now time.Time) (wait time.Duration, err error) {
+	in := routes.Inputs{
+		Spec: on.routing.Spec, AddressesOn: s.addressesOn, Drain: on.phase, Held: s.state.held.Peers,
+		Password: passwordReader(s.PasswordDir), RouterAddressOn: s.routerAddressOn, IsRestart: s.state.isRestart,
+	}
+	neighbours := in.Neighbours()
+	held := routes.Neighbours{Peers: s.state.held.Peers, Waiting: s.state.held.Waiting}
+	if s.state.settledOn.equal(on) && reflect.DeepEqual(held, neighbours) {
+		return 0, nil
+	}
+	s.state.settledOn = basis{}
+	in.Networks = routes.Networks(on.addresses)
+	desired, lingering, lingerWait := s.state.lingering.AddTo(s.state.held, routes.Decide(in, neighbours), now)
+	s.state.lingering = lingering
+	retryWait, err := s.apply(ctx, desired, now)
+	if lingerWait == 0 && retryWait == 0 {
+		s.state.settledOn = on
+	}
+	return shorter(lingerWait, retryWait), err
+}
+
+// shorter returns the shorter one of two waits; 0 is for ever.
+func shorter(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
 // agentAddresses lists the agent's addresses on the virtual interface. Of those that have gone since the round before
 // it makes sure: the kernel has an IPv6 address once only, and the agent, which gives it another prefix length, removes
 // it and adds it at once. A route that went meanwhile would be missing at routers for longer than the address.
 func (s *Speaker) agentAddresses(ctx context.Context, iface string) ([]netip.Prefix, error) {
 	addresses, err := s.Kernel.AgentAddresses(iface)
+	if settled := s.state.settledOn; settled.routing != nil && slices.Equal(addresses, settled.addresses) {
+		return addresses, err
+	}
 	if err != nil || !routes.HasLostAddress(s.state.held.Networks, addresses) {
 		return addresses, err
 	}
@@ -512,7 +553,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 			log.FromContext(ctx).Error(err, "The sessions did not end in order")
 		}
 		s.runningServer.Store(nil)
-		s.state.held, s.state.isRestart = routes.Config{}, true
+		s.state.held, s.state.settledOn, s.state.isRestart = routes.Config{}, basis{}, true
 	}
 	server := s.NewBGPServer(func() { pacing.Signal(s.wake) })
 	if err := server.Start(ctx, routerID); err != nil {

@@ -181,11 +181,11 @@ type world struct {
 	server *fakeServer
 	bfd    *fakeBFD
 	kernel *fakeKernel
-	t      *testing.T
+	t      testing.TB
 	proxy  bool
 }
 
-func newWorld(t *testing.T, dir string) *world {
+func newWorld(t testing.TB, dir string) *world {
 	t.Helper()
 	w := &world{
 		server: &fakeServer{resets: make(chan netip.Addr, 1)}, kernel: &fakeKernel{addresses: []string{"198.51.100.1/32"}},
@@ -274,6 +274,68 @@ func TestRounds(t *testing.T) {
 	w.expect("-198.51.100.2/32")
 	w.setRouting(routingOf(2, "192.0.2.2"), false)
 	w.expect("-192.0.2.1", "+192.0.2.2")
+}
+
+// TestSettledRounds lets things happen to a speaker whose library holds everything. The round after decides anew.
+func TestSettledRounds(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		happens func(*world)
+		want    []string
+	}{
+		{"nothing", func(*world) {}, nil},
+		{"an address comes", func(w *world) {
+			w.kernel.addresses = append(w.kernel.addresses, "198.51.100.2/32")
+		}, []string{"+198.51.100.2/32"}},
+		{"an address is another one", func(w *world) { w.kernel.addresses = []string{"198.51.100.2/32"} },
+			[]string{"-198.51.100.1/32", "+198.51.100.2/32"}},
+		{"the same NodeRouting comes again", func(w *world) { w.setRouting(w.routing, false) }, nil},
+		{"a neighbour comes", func(w *world) { w.setRouting(routingOf(2, "192.0.2.1", "192.0.2.2"), false) },
+			[]string{"+192.0.2.2"}},
+		{"the node has another identifier", func(w *world) {
+			routing := routingOf(2, "192.0.2.1")
+			routing.Spec.RouterID = "192.0.2.12"
+			w.setRouting(routing, false)
+		}, []string{"stop, routes stay", "start 192.0.2.12", "+198.51.100.1/32", "+192.0.2.1 restarting"}},
+		{"a group withholds the address", func(w *world) {
+			routing := routingOf(2, "192.0.2.1")
+			routing.Spec.Withheld = []string{"198.51.100.1-198.51.100.9"}
+			w.setRouting(routing, false)
+		}, []string{"-198.51.100.1/32"}},
+		{"the library has lost the neighbour", func(w *world) {
+			w.server.peers = nil
+			w.expect() // the round finds that out
+		}, []string{"+192.0.2.1"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := newWorld(t, t.TempDir())
+			w.setRouting(routingOf(1, "192.0.2.1"), false)
+			w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+			w.expect()
+			if w.state.settledOn.routing != w.routing {
+				t.Error("the speaker is not settled")
+			}
+			row.happens(w)
+			w.expect(row.want...)
+			w.expect()
+		})
+	}
+}
+
+// BenchmarkRoundAtRest runs rounds of a speaker whose library holds routes to 1,000 addresses, while nothing changes.
+func BenchmarkRoundAtRest(b *testing.B) {
+	w := newWorld(b, b.TempDir())
+	w.kernel.addresses = nil
+	for i := range 1000 {
+		w.kernel.addresses = append(w.kernel.addresses, fmt.Sprintf("198.18.%d.%d/32", i/250, i%250+1))
+	}
+	w.setRouting(routingOf(1, "192.0.2.1"), false)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := w.round(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 // TestReadyInTheEnd checks that a speaker without a NodeRouting holds up the update of other nodes for a while only.
@@ -646,6 +708,8 @@ func TestAddressIsReplaced(t *testing.T) {
 	w.expect("start 192.0.2.11", "+2001:db8::1/128", "+192.0.2.1")
 	w.kernel.addresses, w.kernel.later = nil, []string{"2001:db8::1/64"}
 	w.expect("+2001:db8::/64")
+	w.kernel.addresses, w.kernel.later = nil, []string{"2001:db8::1/64"} // once more, while a route lingers
+	w.expect()
 	for prefix, since := range w.state.lingering {
 		w.state.lingering[prefix] = since.Add(-time.Minute)
 	}

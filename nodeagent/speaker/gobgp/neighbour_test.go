@@ -225,7 +225,7 @@ func TestCommunitiesOfServices(t *testing.T) {
 		{"none asks any more", nil, []string{"198.51.100.1/32", "198.51.100.2/32", "203.0.113.0/24"}},
 	} {
 		in.Spec.ServiceCommunities = step.entries
-		desired := routes.Decide(in)
+		desired := routes.Decide(in, in.Neighbours())
 		if refused := node.Apply(t.Context(), routes.Diff(held, desired, true)); refused.Err() != nil {
 			t.Fatal(refused.Err())
 		}

@@ -148,9 +148,9 @@ protocol bgp { local as 65000; neighbor %s as 65001; ipv4 { import all; export n
 `, row.from))
 			s := newSpeaker(t)
 			p := peer(row.neighbour, func(p *purelbv1.RoutingPeer) { p.Families, p.NextHop = both, row.nextHop })
+			rules := routes.Decide(routes.Inputs{}, routes.Neighbours{Peers: []routes.Peer{p}}).Rules
 			s.hold(t, routes.Config{
-				Peers: []routes.Peer{p}, Paths: []routes.Path{path("198.51.100.1/32"), path("2001:db8:1::1/128")},
-				Rules: routes.Decide(routes.Inputs{Spec: purelbv1.NodeRoutingSpec{Peers: []purelbv1.RoutingPeer{p.RoutingPeer}}}).Rules,
+				Peers: []routes.Peer{p}, Paths: []routes.Path{path("198.51.100.1/32"), path("2001:db8:1::1/128")}, Rules: rules,
 			})
 			eventually(t, "BIRD has both routes, by the node's address of each family", func() bool {
 				four, six := router.Show("show route all for 198.51.100.1/32"), router.Show("show route all for 2001:db8:1::1/128")

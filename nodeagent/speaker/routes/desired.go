@@ -97,22 +97,37 @@ type Inputs struct {
 	IsRestart bool
 }
 
-// Decide returns what the BGP library is to hold.
-func Decide(in Inputs) Config {
-	d := Config{Networks: without(in.Networks, parseRanges(in.Spec.Ignored))}
+// Neighbours are those of a Config.
+type Neighbours struct {
+	Peers   []Peer
+	Waiting []WaitingPeer
+}
+
+// Neighbours returns the node's neighbours. It looks up each time what the node can tell of them, as their passwords.
+func (in *Inputs) Neighbours() Neighbours {
+	var found Neighbours
 	for _, p := range in.Spec.Peers {
 		peer, why := in.resolvePeer(p)
 		if why != "" {
-			d.Waiting = append(d.Waiting, WaitingPeer{p, why})
+			found.Waiting = append(found.Waiting, WaitingPeer{p, why})
 			continue
 		}
-		if slices.ContainsFunc(d.Peers, func(other Peer) bool { return other.Neighbour == peer.Neighbour }) {
-			d.Waiting = append(
-				d.Waiting, WaitingPeer{p, fmt.Sprintf("%s is the neighbour of another BGPPeer already", peer.Neighbour)},
+		if slices.ContainsFunc(found.Peers, func(other Peer) bool { return other.Neighbour == peer.Neighbour }) {
+			found.Waiting = append(
+				found.Waiting, WaitingPeer{p, fmt.Sprintf("%s is the neighbour of another BGPPeer already", peer.Neighbour)},
 			)
 			continue
 		}
-		d.Peers = append(d.Peers, peer)
+		found.Peers = append(found.Peers, peer)
+	}
+	return found
+}
+
+// Decide returns what the BGP library is to hold for these neighbours.
+func Decide(in Inputs, neighbours Neighbours) Config {
+	d := Config{
+		Networks: without(in.Networks, parseRanges(in.Spec.Ignored)),
+		Peers:    neighbours.Peers, Waiting: neighbours.Waiting,
 	}
 	d.Rules = nextHopRules(d.Peers)
 	if in.Drain == Withdrawn {

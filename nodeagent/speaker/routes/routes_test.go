@@ -107,7 +107,7 @@ func TestAttributes(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			in := inputs()
 			in.Spec.Groups, in.Drain = group(row.bgp), row.drain
-			d := routes.Decide(in)
+			d := routes.Decide(in, in.Neighbours())
 			if diff := cmp.Diff(row.want, d.Paths, compareAddresses); diff != "" {
 				t.Errorf("paths (-want +got):\n%s", diff)
 			}
@@ -153,13 +153,13 @@ func TestServiceCommunities(t *testing.T) {
 		{Prefix: prefix("203.0.113.9/32"), Communities: group},
 		{Prefix: prefix("2001:db8::1/128"), Communities: asked, LargeCommunities: numbers},
 	}
-	d := routes.Decide(in)
+	d := routes.Decide(in, in.Neighbours())
 	if diff := cmp.Diff(want, d.Paths, compareAddresses); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
 	}
 	// A Service that asks for something else changes its route, which stays.
 	in.Spec.ServiceCommunities = in.Spec.ServiceCommunities[1:]
-	changes := routes.Diff(d, routes.Decide(in), true)
+	changes := routes.Diff(d, routes.Decide(in, in.Neighbours()), true)
 	want = []routes.Path{{Prefix: prefix("198.51.100.2/32")}, {Prefix: prefix("2001:db8::1/128")}}
 	if diff := cmp.Diff(want, changes.AddPaths, compareAddresses); diff != "" || len(changes.RemovePaths) > 0 {
 		t.Errorf("removed %v; added (-want +got):\n%s", changes.RemovePaths, diff)
@@ -172,7 +172,7 @@ func TestWithheld(t *testing.T) {
 	in.Spec.Groups = []purelbv1.RoutingGroup{{Name: "g", Ranges: []string{"203.0.113.0/24"}}}
 	in.Spec.Withheld = []string{"203.0.113.5-203.0.113.9"}
 	want := []routes.Path{{Prefix: prefix("198.51.100.1/32")}}
-	if diff := cmp.Diff(want, routes.Decide(in).Paths, compareAddresses); diff != "" {
+	if diff := cmp.Diff(want, routes.Decide(in, in.Neighbours()).Paths, compareAddresses); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
 	}
 }
@@ -196,7 +196,7 @@ func TestIgnored(t *testing.T) {
 	}
 	in.Spec.Ignored = []string{"198.51.100.1-198.51.100.1", "203.0.113.5-203.0.113.9"}
 	want := []routes.Path{{Prefix: prefix("203.0.113.0/24")}, {Prefix: prefix("203.0.113.20/32")}}
-	d := routes.Decide(in)
+	d := routes.Decide(in, in.Neighbours())
 	if diff := cmp.Diff(want, d.Paths, compareAddresses); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
 	}
@@ -233,7 +233,7 @@ func TestHostRoutes(t *testing.T) {
 		{Prefix: prefix("203.0.113.5/32"), MED: med}, {Prefix: prefix("203.0.113.9/32"), MED: med},
 		{Prefix: prefix("203.0.113.20/32")},
 	}
-	d := routes.Decide(in)
+	d := routes.Decide(in, in.Neighbours())
 	if diff := cmp.Diff(want, d.Paths, compareAddresses); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
 	}
@@ -263,7 +263,7 @@ func TestPeers(t *testing.T) {
 		}
 		return netip.Addr{}, errors.New("no router on " + iface)
 	}
-	d := routes.Decide(in)
+	d := routes.Decide(in, in.Neighbours())
 	var got []string
 	for _, p := range d.Peers {
 		got = append(got, fmt.Sprint(p.Name, " ", p.Neighbour, " ", p.Password, " ", p.SetsRestartState))
@@ -314,7 +314,7 @@ func TestPasswords(t *testing.T) {
 			in.Spec.Peers = []purelbv1.RoutingPeer{{Name: "p", Address: first.String(), PasswordFile: "p"}}
 			in.Held = row.held
 			in.Password = func(string) (string, bool) { return row.file, row.file != "" }
-			d, got := routes.Decide(in), "waits"
+			d, got := routes.Decide(in, in.Neighbours()), "waits"
 			if len(d.Peers) == 1 && len(d.Waiting) == 0 {
 				got = d.Peers[0].Password
 			}
@@ -364,7 +364,7 @@ func TestSourceInterface(t *testing.T) {
 			{Name: "a", Address: row.neighbour, SourceInterface: row.iface, SourceAddress: row.source},
 		}
 		got, why := "", ""
-		d := routes.Decide(in)
+		d := routes.Decide(in, in.Neighbours())
 		if len(d.Peers) == 1 {
 			got = d.Peers[0].SourceAddress
 		}
@@ -405,7 +405,7 @@ func TestSourceIsAway(t *testing.T) {
 			in.Spec.Peers = []purelbv1.RoutingPeer{{Name: "p", Address: first.String(), SourceInterface: "eth0"}}
 			in.Held = row.held
 			in.AddressesOn = func(string) ([]plan.Address, error) { return row.addresses, nil }
-			d, got := routes.Decide(in), "waits"
+			d, got := routes.Decide(in, in.Neighbours()), "waits"
 			if len(d.Peers) == 1 && len(d.Waiting) == 0 {
 				got = d.Peers[0].SourceAddress
 			}
